@@ -51,7 +51,7 @@ def test_others_leave_as_before(n, k, config):
         ((256, 192, 64), ("float16", "float16"), 7256, 512, False),  # slots would have to go
         ((256, 192, 64), ("float16", "float16"), 7256, 96, True),
         ((128, 128, 128), ("int8", "int32"), 7168, 256, True),
-        ((128, 128, 128), ("int8", "int32"), 7168, 272, False),  # rows at sectors, threads have time
+        ((128, 128, 128), ("int8", "int32"), 7168, 272, False),  # threads have time
         ((256, 192, 128), ("int8", "int32"), 7168, 32, False),
     ],
 )

@@ -64,7 +64,8 @@ def choose_tile(
 
     def fits(found: RankedTile) -> bool:
         one = replace(config, tile=None, consumers=found.consumers)
-        return not found.takes_turns and is_whole(found.tile, found.consumers, count) and not find_violations(
+        whole = is_whole(found.tile, found.consumers, count) and not found.takes_turns
+        return whole and not find_violations(
             found.tile, found.stages, one, wanted.dtype, ARCH, products
         )
 

@@ -17,11 +17,18 @@ import numpy as np
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.swizzle import CHUNK_BYTES
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_size, as_sizes, check_type
 
-from .boxes import leave_as_boxes, terms_by_output
+from .boxes import (
+    DEEP_GAIN,
+    MEASURED_BYTES,
+    leave_as_boxes,
+    leave_behind_loads,
+    terms_by_output,
+)
 from .candidates import Candidates, candidates
 from .config import PINGPONG, MatmulConfig
 from .dot_choice import choose_dots, estimate_dots
@@ -238,9 +245,9 @@ def rank(
         need = "a cluster that a tile can be cut for: fewer rows or columns of tiles"
         raise cannot_schedule("choose_config", f"no tile that fits cluster={given.cluster}", need)
     by_kernels = given.split_mode in ANYWHERE
-    boxes = _in_boxes(wanted, tiles, given, chip)
+    boxes, deep = _in_boxes(wanted, tiles, given, chip)
     form = KernelForm(by_kernels, boxes=boxes, streams=given.streams, turns=given.turns)
-    times = estimate(wanted, tiles, chip, MEASURED, form)
+    times = estimate(wanted, tiles, chip, MEASURED, form) * (1 - DEEP_GAIN * deep)
     order = np.argsort(times, kind="stable")[:count]
     steps = _steps_of_block(wanted, tiles, given, chip)
     return [
@@ -363,17 +370,25 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
     return lines
 
 
-def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip) -> Any:
-    """Tell which tiles' outputs are stored by TMA, where nothing else is requested."""
+def _in_boxes(
+    wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip
+) -> tuple[Any, Any]:
+    """Tell which tiles' outputs are stored by TMA, where nothing else is requested.
+
+    First those whose stores are a large share, then those that gain a little by it.
+    """
     asked = given.store is not None or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:
-        return False
+        return False, False
     size = wanted.output_bytes
     terms = terms_by_output(wanted.k, dtype_bytes(wanted.dtype), size)
     blocks = tiles.rows_of_blocks * tiles.columns_of_blocks
     several = _num_clusters(wanted, tiles) > chip.num_sms // blocks
     boxes = leave_as_boxes(tiles.rows, tiles.columns, terms, wanted.n, size, several)
-    return boxes & (tiles.parts == 1)
+    operand_bytes = dtype_bytes(wanted.dtype)
+    deep = leave_behind_loads(tiles, terms, operand_bytes, several) & (size == MEASURED_BYTES)
+    deep &= wanted.n * size % CHUNK_BYTES == 0
+    return boxes & (tiles.parts == 1), deep & (tiles.parts == 1)
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -33,7 +33,14 @@ from tvm_hopper.transforms.common.shared_memory_size import (
 )
 
 from .axes import walk_as_one
-from .boxes import leave_as_boxes, terms_by_output
+from .boxes import (
+    ENOUGH_STAGES,
+    LEAST_DEEP,
+    MEASURED_BYTES,
+    MOST_PIECES,
+    leave_as_boxes,
+    terms_by_output,
+)
 from .config import MatmulConfig, ring_slots, split_axis
 from .field_values import TMA, TmaStore
 from .operands import is_loadable, stage_operands, widest_swizzle
@@ -41,16 +48,6 @@ from .operands import is_loadable, stage_operands, widest_swizzle
 Tile = tuple[int, int, int]
 WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 LEAST_SPREAD = 32  # bytes of a piece's rows below which threads load as fast from memory
-# With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
-# never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
-# and two, 0.6% at 4096^3, 0.1% at 8192^3.
-ENOUGH_STAGES = 3
-# Terms of a sum, from which on outputs of several waves leave as whole boxes behind the next tile's
-# loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts),
-# 3.7% at 8192x2816x2048, 2% at 4096x4096x1024; of 14 others none lost 0.5%.
-LEAST_DEEP = 1024  # by `terms_by_output`
-MOST_PIECES = 2  # of a tile: the second waits for the first
-MEASURED_BYTES = 2  # of an element
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 

@@ -165,7 +165,7 @@ class MatmulConfig(GivenFields):
     schedule : str, optional
         "cooperative": all consumers share a tile. "pingpong": consumers take turns on whole tiles,
         so that one multiplies while another stores; needs a persistent kernel with 2 or 3
-        consumers. None: "cooperative".
+        consumers. None: "pingpong" for short sums of 8-bit products, else "cooperative".
     early_launch : bool or str, optional
         True uses programmatic dependent launch: the kernel initialises its barriers while the
         previous launch ends, and waits before it accesses memory. "weights": B is loaded before

@@ -65,6 +65,7 @@ UNFITTED = {
     "pair_store_bytes",
     "single_consumer_tile_cycles",
     "shared_columns_cost",
+    "run_store_cost",
     "extra_tile_cost",
     *OF_ANY_ROWS,
 }

@@ -26,7 +26,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES, OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 
-from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
+from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swapped, swaps_last_two
 
 # Of the left operand, below which a copy of the right one takes longer than a product by threads.
 MIN_ROWS_FOR_COPY = 16
@@ -55,7 +55,7 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         turned = [self._turned(x) for x in (left, right)]
         by_columns = turned[1] is None  # rows of the right operand run along the columns
         if by_columns and _must_turn(left, right):
-            turned[1] = self.builder_.emit(self._swapped(right))
+            turned[1] = self.builder_.emit(swapped(right))
         # Rows run along the sum unless the left operand alone is stored transposed.
         elif not missing or (by_columns and (turned[0] is not None or not _are_loadable(right))):
             return call
@@ -71,7 +71,7 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not isinstance(made, relax.Call) or made.op != PERMUTE:
             return None
-        return made.args[0] if swaps_last_two(made, x.ty.shape.values) else None
+        return made.args[0] if swaps_last_two(made, x.ty.ndim) else None
 
     def _padded(self, x: Any, source: Any, axis: int, missing: int) -> Any:
         """Add zeros behind an axis of an operand, before it is transposed."""
@@ -82,12 +82,7 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
             widths = [0] * (2 * rank)
             widths[2 * (rank + last) + 1] = missing
             padded = self.builder_.emit(relax.op.nn.pad(padded, widths))
-        return padded if source is None else self.builder_.emit(self._swapped(padded))
-
-    def _swapped(self, x: Any) -> Any:
-        """Return the transpose of the last two dimensions."""
-        rank = x.ty.ndim
-        return relax.op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2])
+        return padded if source is None else self.builder_.emit(swapped(padded))
 
 
 def _are_loadable(x: Any) -> bool:
@@ -97,32 +92,32 @@ def _are_loadable(x: Any) -> bool:
     return columns is not None and columns % unit == 0
 
 
+def _depth_of_units(left: Any, right: Any) -> int:
+    """Return the terms of a sum of types that go by 16 bytes; 0 where they are not known, or no."""
+    if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
+        return 0
+    dtype = str(left.ty.dtype)
+    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or dtype == "float32":
+        return 0
+    return ir.static_int(left.ty.shape.values[-1]) or 0
+
+
 def _must_turn(left: Any, right: Any) -> bool:
-    """Tell a right operand, rows along the columns, that only its transpose can be multiplied as.
+    """Tell a right operand, rows along the columns, of which only a transpose can be multiplied.
 
     A single column has neighbours along the sum anyway.
     """
-    if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
+    if not _depth_of_units(left, right) or ir.is_const(right.ty.shape.values[-1], 1):
         return False
-    dtype, rows = str(right.ty.dtype), left.ty.shape.values[:-1]
+    rows = left.ty.shape.values[:-1]
     if right.ty.ndim > 2:
         rows = rows[-1:]  # those that one matrix of a batch is multiplied by
-    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or dtype == "float32":
-        return False
-    depth, columns = right.ty.shape.values[-2:]
-    if ir.static_int(depth) is None or ir.is_const(columns, 1):
-        return False
     if math.prod(ir.static_int(x) or MIN_ROWS_FOR_COPY for x in rows) < MIN_ROWS_FOR_COPY:
         return False
-    return not (DTYPES[dtype].mn_major and _are_loadable(right))
+    return not (DTYPES[str(right.ty.dtype)].mn_major and _are_loadable(right))
 
 
 def _missing(left: Any, right: Any) -> int:
     """Return how many terms of a sum are missing to whole 16 bytes; 0 where that is no matter."""
-    if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
-        return 0
-    dtype = str(left.ty.dtype)
-    depth = ir.static_int(left.ty.shape.values[-1])
-    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or depth is None:
-        return 0
-    return 0 if dtype == "float32" else -depth % (STRIDE_ALIGNMENT // dtype_bytes(dtype))
+    depth = _depth_of_units(left, right)
+    return -depth % (STRIDE_ALIGNMENT // dtype_bytes(str(left.ty.dtype))) if depth else 0

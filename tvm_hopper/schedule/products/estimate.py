@@ -144,7 +144,7 @@ class _Estimate:
     def _weigh_stores(self) -> None:
         """Find the columns of an instruction, and at what rate outputs are stored."""
         product, rates, form = self.product, self.rates, self.form
-        width = self.tiles.instruction
+        width, self.by_runs = self.tiles.instruction, np.asarray(False)
         if product.majors[1] == "mn":
             own = self.columns_of_one.astype(int)
             width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
@@ -179,6 +179,7 @@ class _Estimate:
                 by_runs = is_shifted & at_vectors & ~self.wide & ~self.shared
                 self.stored_at = np.where(by_runs, rates.wide_store_bytes * runs, self.stored_at)
                 self.wide = self.wide | by_runs
+                self.by_runs = by_runs
         at_sectors = np.asarray(product.n) * product.output_bytes % SECTOR_BYTES == 0
         self.stored_at = np.where(form.boxes & at_sectors, rates.box_store_bytes, self.stored_at)
 
@@ -344,6 +345,7 @@ class _Estimate:
         cycles = cycles * (1 + rates.third_consumer_cost * (self.tiles.consumers > 2))
         by_columns = (self.tiles.by_rows == 0) & (self.tiles.consumers > 1)
         cycles = cycles * (1 + rates.shared_columns_cost * by_columns)
+        cycles = cycles * (1 + rates.run_store_cost * self.by_runs)
         if self.form.any_rows:  # all stores are after conditions
             cycles = cycles - rates.any_rows_start_saved_cycles
             turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared

@@ -46,8 +46,14 @@ def terms_by_output(depth: Any, operand_bytes: int, output_bytes: int) -> Any:
     return depth * operand_bytes // output_bytes
 
 
+def _has_room(rows: Any, columns: Any, slot_bytes: Any, size: int) -> Any:
+    """Tell tiles of which half, in whole boxes, or all fits next to `ENOUGH_STAGES` slots."""
+    parts = np.where(columns * size % (MOST_PIECES * span_bytes(128)) == 0, MOST_PIECES, 1)
+    return slot_bytes * ENOUGH_STAGES + rows * columns * size // parts < ARCH.smem_per_block
+
+
 def leave_as_boxes(
-    rows: Any, columns: Any, terms: int, row: int, size: int, several: Any = False
+    rows: Any, columns: Any, terms: int, row: int, size: int, slot_bytes: Any, several: Any
 ) -> Any:
     """Tell whether tiles of `rows` x `columns`, ints or arrays, are worth stores of whole boxes.
 
@@ -61,6 +67,8 @@ def leave_as_boxes(
         Elements of a row of the output.
     size : int
         Bytes of one.
+    slot_bytes : int or array of int
+        Of the ring.
     several : bool or array of bool
         Whether thread blocks compute several tiles.
     """
@@ -69,14 +77,13 @@ def leave_as_boxes(
     small = rows * columns <= LARGEST_STORED
     whole = columns * size % span_bytes(128) == 0
     if row * size % SECTOR_BYTES == 0:
-        return whole & small & several & (terms <= MOST_SHORT)
+        room = _has_room(rows, columns, slot_bytes, size)
+        return whole & small & room & several & (terms <= MOST_SHORT)
     return whole & ((small & (terms <= MOST_STORED)) | (terms <= MOST_SHALLOW))
 
 
-def leave_behind_loads(tiles: Candidates, terms: int, operand_bytes: int, several: Any) -> Any:
+def leave_behind_loads(tiles: Candidates, terms: int, slot_bytes: Any, several: Any) -> Any:
     """Tell about which tiles of 16-bit outputs `staging.leaves_by_tma` decides so for long sums."""
-    halved = np.where(tiles.columns % (2 * BOX_COLUMNS) == 0, MOST_PIECES, 1)
-    slots = (tiles.rows + tiles.columns) * tiles.depth * operand_bytes * ENOUGH_STAGES
-    room = slots + tiles.rows * tiles.columns * MEASURED_BYTES // halved < ARCH.smem_per_block
+    room = _has_room(tiles.rows, tiles.columns, slot_bytes, MEASURED_BYTES)
     whole = (tiles.columns % BOX_COLUMNS == 0) & (tiles.by_rows == 1)
     return whole & room & several & (tiles.stages >= ENOUGH_STAGES) & (terms >= LEAST_DEEP)

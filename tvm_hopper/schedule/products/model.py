@@ -384,9 +384,9 @@ def _in_boxes(
     terms = terms_by_output(wanted.k, dtype_bytes(wanted.dtype), size)
     blocks = tiles.rows_of_blocks * tiles.columns_of_blocks
     several = _num_clusters(wanted, tiles) > chip.num_sms // blocks
-    boxes = leave_as_boxes(tiles.rows, tiles.columns, terms, wanted.n, size, several)
-    operand_bytes = dtype_bytes(wanted.dtype)
-    deep = leave_behind_loads(tiles, terms, operand_bytes, several) & (size == MEASURED_BYTES)
+    slots = (tiles.rows + tiles.columns) * tiles.depth * dtype_bytes(wanted.dtype)
+    boxes = leave_as_boxes(tiles.rows, tiles.columns, terms, wanted.n, size, slots, several)
+    deep = leave_behind_loads(tiles, terms, slots, several) & (size == MEASURED_BYTES)
     deep &= wanted.n * size % CHUNK_BYTES == 0
     return boxes & (tiles.parts == 1), deep & (tiles.parts == 1)
 

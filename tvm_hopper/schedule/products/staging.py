@@ -179,14 +179,14 @@ def leaves_as_boxes(
     depth, row = ir.static_int(k), ir.static_int(shape[-1])
     if not leaves_operands_open(config) or depth is None or row is None or config.tile is None:
         return False
-    rows, columns, _ = config.tile
+    (rows, columns, _), size = config.tile, dtype_bytes(dtype)
+    slot = sum(x.num_bytes for x in ring_slots(config.tile, dtype))
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
-    several = config.persistent != 0
     return every and any(
         leave_as_boxes(
-            rows, columns, terms_by_output(depth, dtype_bytes(dtype), size), row, size, several
+            rows, columns, terms_by_output(depth, size, out), row, out, slot, config.persistent != 0
         )
-        for size in map(dtype_bytes, epilogue.outputs)
+        for out in map(dtype_bytes, epilogue.outputs)
     )
 
 

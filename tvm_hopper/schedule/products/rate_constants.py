@@ -106,8 +106,8 @@ class Rates:
         fitted: the fit does not tell between 0 and 0.08; three pairs of times of float8 took 0.04
         to 0.12.
     run_store_cost
-        Share of the time that stores of columns off 32 cost. Not measured: it decides between
-        equals.
+        Share of the time that stores of columns off 32 cost. Not measured: what no fit has seen
+        is chosen only for more than that.
     single_consumer_tile_cycles
         Of each further tile of a block with one consumer, which does not multiply while it stores.
         Not fitted: of 8 times of float8 and of 8-bit integers.
@@ -175,7 +175,7 @@ class Rates:
     edge_tile_cost: float = 0.035
     third_consumer_cost: float = 0.01
     shared_columns_cost: float = 0.03
-    run_store_cost: float = 0.01
+    run_store_cost: float = 0.02
     single_consumer_tile_cycles: float = 400.0
     multi_tile_cost: float = 0.005
     multi_tile_split_k_cost: float = 0.106

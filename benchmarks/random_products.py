@@ -1,11 +1,13 @@
 """Run random products on the GPU for a time: values, what is written, and that each one ends.
 
     python -m benchmarks.random_products --seed 1 --seconds 600
+    python -m benchmarks.random_products --forms --seed 1 --count 1000
 
 Problems, types, layouts, epilogues and configurations are drawn from a seed; processes build them,
 and one process runs them, each several times, on integer and on normal inputs between margins of
-poison, against float64. A product that does not answer in time is a hang: its process is ended, and
-it is told by name. Exits with 0 where all were right and none hung.
+poison, against float64. `--forms` draws products of all types and axes (`random_forms`). A product
+that does not answer in time is a hang: its process is ended, and it is told by name. Exits with 0
+where all were right and none hung.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import collections
 import concurrent.futures
-import dataclasses
 import functools
 import itertools
 import multiprocessing
@@ -24,6 +25,7 @@ import tempfile
 import time
 from typing import Any
 
+from . import random_forms
 from .matmul_case import Case, build, check, register
 
 EPILOGUES = ((), (), ("relu",), ("bias_col",), ("bias_row",), ("residual",), ("bias_col", "gelu"))
@@ -123,15 +125,15 @@ def draw_config(rng: random.Random, few: bool) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def build_one(number: int, seed: int, folder: str) -> tuple[Case, str, int]:
+def build_one(number: int, seed: int, folder: str, forms: bool) -> tuple[Any, str, int]:
     """Draw until a product is accepted; return it, its library and how many were refused."""
     from tvm_hopper.errors import ScheduleError
 
     rng = random.Random(f"{seed}/{number}")
     for refused in itertools.count():
-        case = draw(rng)
+        case: Any = random_forms.draw(rng) if forms else draw(rng)
         try:
-            executable = build(case)
+            executable = random_forms.build(case) if forms else build(case)
         except ScheduleError:
             continue
         except Exception as error:  # what is accepted has to build
@@ -148,12 +150,12 @@ def serve(pipe: Any) -> None:
 
     register()
     while (work := pipe.recv()) is not None:
-        fields, path = work
-        case = Case(**fields)
+        case, path = work
+        judge: Any = check if isinstance(case, Case) else random_forms.check
         try:
             run = tvm.runtime.load_module(path)["main"]
             for seed in range(RUNS):
-                check(case, run, seed)
+                judge(case, run, seed)
             answer = ""
         except Exception as error:  # whatever it is, it is told, with the case
             answer = f"{type(error).__name__}: {str(error)[-400:]}"
@@ -167,14 +169,14 @@ class Server:
     def __init__(self) -> None:
         self.process: Any = None
 
-    def ask(self, case: Case, path: str) -> str:
+    def ask(self, case: Any, path: str) -> str:
         """Return what is wrong with a product."""
         if self.process is None:
             context = multiprocessing.get_context("spawn")
             self.pipe, theirs = context.Pipe()
             self.process = context.Process(target=serve, args=(theirs,), daemon=True)
             self.process.start()
-        self.pipe.send((dataclasses.asdict(case), path))
+        self.pipe.send((case, path))
         try:
             if self.pipe.poll(ANSWER_SECONDS):
                 answer: str = self.pipe.recv()
@@ -195,11 +197,28 @@ class Server:
         self.process = None
 
 
+def _kind(case: Any) -> str:
+    """Return what a case counts as in the summary."""
+    if not isinstance(case, Case):
+        return str(case.kind)
+    special = [x for x in SPECIAL if x in case.config]
+    return ", ".join(special) or ("classes" if case.m is None else "plain")
+
+
+def _work(case: Any) -> int:
+    """Return the multiply-adds of all runs of a seed: those of 16 bits are two."""
+    if not isinstance(case, Case):
+        return int(case.work)
+    return 2 * sum(case.n * case.k * m for m in case.sizes or (case.m or 0,))
+
+
 def parse(argv: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="end after so many")
+    parser.add_argument("--forms", action="store_true", help="all types and axes")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     return parser.parse_args(argv)
 
@@ -217,24 +236,24 @@ def main(argv: list[str]) -> int:
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool,
     ):
-        make = functools.partial(build_one, seed=options.seed, folder=folder)
-        numbers = itertools.count()
-        waiting = {pool.submit(make, next(numbers)) for _ in range(AHEAD * options.workers)}
+        make = functools.partial(build_one, seed=options.seed, folder=folder, forms=options.forms)
+        numbers = iter(range(options.count))
+        first = itertools.islice(numbers, AHEAD * options.workers)
+        waiting = {pool.submit(make, number) for number in first}
         while waiting and time.monotonic() < begun + options.seconds:
             done, waiting = concurrent.futures.wait(
                 waiting, timeout=1, return_when=concurrent.futures.FIRST_COMPLETED
             )
             for job in done:
-                waiting.add(pool.submit(make, next(numbers)))
+                waiting |= {pool.submit(make, number) for number in itertools.islice(numbers, 1)}
                 case, path, refused = job.result()
                 started = time.monotonic()
                 answer = path if path.startswith("not built") else server.ask(case, path)
                 busy += time.monotonic() - started
                 count["products"] += 1
                 count["refused"] += refused
-                special = [x for x in SPECIAL if x in case.config]
-                count[", ".join(special) or ("classes" if case.m is None else "plain")] += 1
-                flops += 4 * RUNS * sum(case.n * case.k * m for m in case.sizes or (case.m or 0,))
+                count[_kind(case)] += 1
+                flops += 2 * RUNS * _work(case)
                 if answer:
                     wrong.append(f"{case}: {answer}")
                     print("WRONG", wrong[-1], flush=True)
@@ -248,9 +267,10 @@ def main(argv: list[str]) -> int:
         for job in waiting:
             job.cancel()
         server.end()
+    times = RUNS if options.forms else 2 * RUNS  # on integers, and on normal numbers
     hung = sum("no answer" in x for x in wrong)
     print(
-        f"seed {options.seed}: {count.pop('products')} products, each {2 * RUNS} times, "
+        f"seed {options.seed}: {count.pop('products')} products, each {times} times, "
         f"{flops / 1e12:.1f} TFLOP, {time.monotonic() - begun:.0f} s of which the GPU's process "
         f"had work for {busy:.0f}; {len(wrong)} wrong, {hung} of them hung; "
         + ", ".join(f"{name}: {number}" for name, number in sorted(count.items()))

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.devices import Chip
+from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule.products.candidates import Candidates, instruction_columns
 from tvm_hopper.schedule.products.estimate import KernelForm, estimate
 from tvm_hopper.schedule.products.product_shape import ProductShape
@@ -58,6 +59,13 @@ UNFITTED = {
     "third_consumer_cost",
     "transposed_store_bytes",
     "transposed_store_bytes_many_rows",
+    "shifted_store_bytes",
+    "element_store_bytes",
+    "box_store_bytes",
+    "pair_store_bytes",
+    "single_consumer_tile_cycles",
+    "shared_columns_cost",
+    "run_store_cost",
     "extra_tile_cost",
     *OF_ANY_ROWS,
 }
@@ -77,6 +85,7 @@ class Measured:
     cublas: float
     spare: bool = False  # boxes beyond an edge were loaded from within
     turned: bool = False  # transposed tiles of many columns stored vectors
+    shifted: bool = False  # tiles of any columns did
 
     @property
     def name(self) -> str:
@@ -98,7 +107,7 @@ class Measured:
                     tiles,
                     Chip(),
                     rates,
-                    KernelForm(by_kernels, self.spare, turned=self.turned),
+                    KernelForm(by_kernels, self.spare, turned=self.turned, shifted=self.shifted),
                 )
                 for product, tiles, by_kernels in self.parts
             ]
@@ -132,10 +141,11 @@ def read(path: Path) -> list[Measured]:
         for config, time in zip(row["configs"], row["us"], strict=True):
             if time is not None and "tile" in config and is_a_choice(config, row["problem"]):
                 kind = bool(config.get("transposed")), config.get("split_mode") in ANYWHERE
-                part, key = times[kind], key_of(config, k)
+                part, key = times[kind], key_of(config, k, dtype)
                 part[key] = min(time, part.get(key, math.inf))
         majors = ("k" if layout[0] == "N" else "mn", "k" if layout[1] == "T" else "mn")
-        product = ProductShape(m, n, k, dtype, majors)
+        size, batch = dtype_bytes(row.get("out_dtype", dtype)), row.get("batch", 1)
+        product = ProductShape(m, n, k, dtype, majors, size, batch=batch)
         parts = [
             (
                 product.transposed if way else product,
@@ -148,8 +158,8 @@ def read(path: Path) -> list[Measured]:
         if parts:
             values = np.array([time for part in times.values() for time in part.values()])
             spare = "spare_rows" in content or "config" in row
-            turned = "turned_stores" in content
-            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, turned))
+            stores = "turned_stores" in content, "shifted_stores" in content
+            found.append(Measured(product, tuple(parts), values, row["cublas"], spare, *stores))
     return found
 
 
@@ -199,15 +209,16 @@ def is_a_choice(config: dict[str, Any], problem: list[Any]) -> bool:
     )  # in one column is one order
 
 
-def key_of(config: dict[str, Any], k: int) -> tuple[int, ...]:
+def key_of(config: dict[str, Any], k: int, dtype: str) -> tuple[int, ...]:
     """Return the columns of `Candidates` for a configuration."""
     rows, columns, depth = config["tile"]
     consumers = config["consumers"]
     by_rows = int(rows % (64 * consumers) == 0)
     parts = config.get("split_k", 1)
     steps = max(2, -(-k // (depth * parts)))
-    stages = min(6, 232448 // ((rows + columns) * depth * 2 + 16), steps)
-    width = instruction_columns(columns if by_rows else columns // consumers, consumers, "float16")
+    size = dtype_bytes(dtype)
+    stages = min(6, 232448 // ((rows + columns) * depth * size + 16), steps)
+    width = instruction_columns(columns if by_rows else columns // consumers, consumers, dtype)
     stages = config.get("stages", stages)
     pending = config.get("wgmma_pending", 0)
     blocks = config.get("cluster", (1, 1))

@@ -25,7 +25,11 @@ from .. import machine
 from ..cold import tensor_sets, time_cold
 from ..matmul_case import TOLERANCE, Case, build, register
 
-STORED_AS = {"spare_rows": True, "turned_stores": True}  # what the fit has to know of kernels
+STORED_AS = {
+    "spare_rows": True,
+    "turned_stores": True,
+    "shifted_stores": True,
+}  # what the fit has to know of kernels
 
 
 def build_library(case: Case, path: str) -> str:

@@ -49,6 +49,7 @@ PROVEN = {
         {BY: 11, R: 64},
         True,
     ),
+    "digits by a symbol": ([ROW // M, ROW % M, COL], STATIC, ROW < M * 2),
     "axes of one step": ([ROW, COL], {**STATIC, ir.Var("u", "int32"): 1}, True),
 }
 NOT_PROVEN = {
@@ -71,6 +72,7 @@ NOT_PROVEN = {
         {BY: 4, R: 64},
         True,
     ),
+    "digits by two symbols": ([ROW // M, ROW % N, COL], STATIC, ROW < M * 2),
     "narrowed": ([tirx.Cast("int8", ROW), COL], STATIC, True),
 }
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.calibration import fit_choice, tile_times
+from benchmarks.calibration import fit_choice, form_times, tile_times
+from benchmarks.form_population import FormProblem
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.schedule import MatmulConfig
 from tvm_hopper.schedule.products.candidates import candidates
@@ -109,6 +110,22 @@ def test_a_population_tells_the_time_of_what_was_chosen(tmp_path):
     assert (one.cublas, one.spare) == (13.0, True)
     assert one.describe(0) == "64x96x64/1 in 6 by kernels"
     assert fit_choice.with_several([one]) == []
+
+
+@pytest.mark.parametrize("form", ["fp8", "int8", "tf32", "bmm"])
+def test_times_of_other_types_are_read_with_their_outputs_and_batch(tmp_path, form):
+    """What `form_times` tries can be given to `hs.matmul`, and read where it was timed."""
+    problem = FormProblem(form, 4 if form == "bmm" else 1, 256, 4096, 4096)
+    configs = form_times.configurations(problem)
+    for fields in configs[::3]:
+        assert form_times.as_config(problem, fields).tile == fields["tile"]
+    row = {"problem": [256, 4096, 4096, "NT", problem.dtype], "batch": problem.b, "cublas": 8.0,
+           "configs": configs, "us": [9.0] * len(configs), "out_dtype": "float32"}  # fmt: skip
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps({"rows": [row], "spare_rows": True, "turned_stores": True}))
+    (one,) = fit_choice.read(path)
+    assert len(one.times) == len(configs) == len(one.guess(MEASURED))
+    assert (one.product.output_bytes, one.product.batch) == (4, problem.b)
 
 
 def test_the_module_that_is_written_holds_the_constants():

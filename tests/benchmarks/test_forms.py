@@ -1,8 +1,10 @@
 """Problems of `benchmarks.forms`: drawn from a seed, scheduled, and how ratios count."""
 
+import random
+
 import pytest
 
-from benchmarks import forms
+from benchmarks import forms, random_forms
 from benchmarks.form_population import FORMS, FormProblem, problems
 
 
@@ -28,6 +30,19 @@ def test_formulas_say_what_a_problem_computes():
               for p in (bmm, rows)]  # fmt: skip
     assert shapes[0] == [(3, 16, 24), (3, 24, 8), (3, 16, 8)]
     assert shapes[1] == [(16, 32), (16, 32), (16,), (16,), (16, 16)]
+
+
+def test_random_forms_are_drawn_of_every_kind():
+    """From a seed, with rows of multiples of 16 bytes; `tests/gpu` builds and runs some."""
+    found = [random_forms.draw(random.Random(i)) for i in range(200)]
+    assert found == [random_forms.draw(random.Random(i)) for i in range(200)]
+    assert {x.special for x in found} == {"", *random_forms.SPECIAL}
+    assert {len(x.scales) for x in found} == {0, 1, 2}
+    for case in found:
+        step = 8 if case.dtypes[0] in random_forms.HALVES else 16
+        rows = [x[-1] for x in case.formula.split("->")[0].split(",")]
+        assert not any(case.extents[x] % step for x in rows)
+        assert case.work <= 2 * random_forms.LARGEST
 
 
 def test_ratios_are_clipped_before_the_mean():

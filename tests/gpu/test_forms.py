@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from benchmarks import forms
+from benchmarks import forms, random_forms
 from benchmarks.form_population import FORMS, FormProblem, problems
 from tests.schedule import test_contractions as contractions
 
@@ -29,6 +31,24 @@ def test_drawn_problems_are_right(form: str, tmp_path) -> None:
         forms.build_library(problem, path)
         run = tvm.runtime.load_module(path)["main"]
         assert forms.check(run, forms.Tensors(problem)) < 1, problem.name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_forms_are_right_to_the_bit(seed: int, tmp_path) -> None:
+    """All types, axes, configurations and scales: zero, huge, infinite and NaN, too."""
+    import tvm
+
+    from tvm_hopper.errors import ScheduleError
+
+    rng = random.Random(seed)
+    for i in range(12):
+        case = random_forms.draw(rng)
+        try:
+            random_forms.build(case).export_library(str(tmp_path / f"{i}.so"))
+        except ScheduleError:
+            continue
+        run = tvm.runtime.load_module(str(tmp_path / f"{i}.so"))["main"]
+        random_forms.check(case, run, seed)
 
 
 @pytest.mark.parametrize("formula", contractions.FORMS)

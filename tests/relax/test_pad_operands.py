@@ -1,8 +1,8 @@
-"""Products whose operands TMA cannot load get sums of whole 16 bytes."""
+"""Products whose operands lie as no kernel takes them get copies that one does."""
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -46,6 +46,9 @@ def test_both_operands_are_padded():
     tvm.ir.assert_structural_equal(PadOperands()(got), After)
 
 
+N = tirx.Var("n", "int64")
+
+
 def model(left, right, dtype="float16", turned=False):
     bb = relax.BlockBuilder()
     x, w = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in (("x", left), ("w", right)))
@@ -58,24 +61,31 @@ def model(left, right, dtype="float16", turned=False):
 
 
 @pytest.mark.parametrize(
-    ("case", "num_pads"),
+    ("case", "num_pads", "num_turns"),
     [
-        ({"left": (2, 20, 37), "right": (2, 37, 64)}, 2),
-        ({"left": (2, 20, 40), "right": (2, 40, 64)}, 0),
-        ({"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}, 2),
-        ({"left": (2, 37, 20), "right": (2, 37, 64), "turned": True}, 0),  # rows of 20 and of 64
-        ({"left": (2, 20, 37), "right": (2, 37, 33)}, 0),  # rows of 33 do not load either
-        ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0),
+        ({"left": (2, 20, 37), "right": (2, 37, 64)}, 2, 0),
+        ({"left": (2, 20, 40), "right": (2, 40, 64)}, 0, 0),
+        ({"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}, 2, 2),  # rows along the sum
+        ({"left": (2, 37, 20), "right": (2, 37, 64), "turned": True}, 0, 1),  # rows of 20 and of 64
+        ({"left": (2, 20, 37), "right": (2, 37, 33)}, 2, 2),  # rows of 33 do not load either
+        ({"left": (2, 20, 40), "right": (2, 40, N)}, 0, 2),
+        ({"left": (2, 20, N), "right": (2, N, 33)}, 0, 0),  # the sum is not known
+        ({"left": (2, 8, 40), "right": (40, 33)}, 0, 2),
+        ({"left": (2, 8, 40), "right": (2, 40, 33)}, 0, 0),  # a copy takes longer
+        ({"left": (2, 20, 40), "right": (2, 40, 1)}, 0, 0),  # a column is a row
+        ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0, 0),
     ],
-    ids=["rows", "whole rows", "bytes", "no row along the sum", "odd columns", "no tensor cores"],
-)
-def test_which_are_padded(case, num_pads):
-    got = PadOperands()(model(**case))
-    assert str(got).count("R.nn.pad(") == num_pads
+    ids=["rows", "whole rows", "bytes", "no row along the sum", "odd columns", "symbolic columns",
+         "symbolic sum", "one weight", "few rows", "one column", "no tensor cores"],
+)  # fmt: skip
+def test_which_are_copied(case, num_pads, num_turns):
+    got = str(PadOperands()(model(**case)))
+    assert (got.count("R.nn.pad("), got.count("R.permute_dims(")) == (num_pads, num_turns)
 
 
-def test_the_product_and_the_copies_are_ours_and_right():
-    mod = model((2, 20, 37), (2, 37, 64))
+@pytest.mark.parametrize("columns", [64, 77])
+def test_the_product_and_the_copies_are_ours_and_right(columns):
+    mod = model((2, 20, 37), (2, 37, columns))
     got = models.schedule(mod)
     records = records_of(got)
     assert {x.computed_by for x in records} == {OURS}

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 from tvm.script import tirx as T
+from tvm.target import Target
 
 from tests.schedule.refuse import refuse
 from tvm_hopper import schedule as hs
@@ -16,7 +17,7 @@ from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.contractions import contraction, reference
 from tvm_hopper.testing.workloads import make_inputs
 
-SIZES = {"b": 2, "h": 3, "m": 50, "n": 24, "k": 40, "s": 20, "i": 2, "j": 3}
+SIZES = {"b": 2, "h": 3, "m": 50, "n": 24, "k": 40, "s": 20, "i": 2, "j": 3, "u": 1}
 SMALL = hs.MatmulConfig(tile=(64, 64, 32), stages=2, consumers=1)
 
 # A product, and what it becomes: rows, columns and depth of tiles, batch, sums over other axes.
@@ -38,6 +39,8 @@ FORMS = {
     "bk,bnk->bn": (1, 24, 40, 2, 1),
     "bmk,k->bm": (1, 100, 40, 1, 1),
     "hk,nhk->n": (1, 24, 120, 1, 1),
+    "bmk,bku->bmu": (50, 1, 40, 2, 1),  # a single column lies in memory as a row
+    "bku,bnk->bun": (1, 24, 40, 2, 1),
 }
 
 
@@ -92,6 +95,17 @@ def test_symbolic_extents(formula, names, options):
     result = simulate(sch, {"A": a, "B": b})
     result.require_clean()
     np.testing.assert_array_equal(result.outputs["C"], reference(formula, a, b))
+
+
+@pytest.mark.parametrize(("batch", "depth"), [(7, 2224), (3, 64)])
+def test_rows_that_come_in_multiples_have_classes_of_their_own(batch, depth):
+    """No class of fewer rows than a batch has, and digits by a symbol in a class of five tiles."""
+    mod = contraction("bmk,nk->bmn", {"b": batch, "m": "ms", "k": depth, "n": 64})
+    sch = s_tir.Schedule(mod)
+    with Target("nvidia/nvidia-h200"):
+        hs.matmul(sch, "C")
+    assert f"ms * {batch} <= 1:" not in sch.mod.script()
+    tvm.compile(sch.mod, target="nvidia/nvidia-h200")
 
 
 OPTIONS = [

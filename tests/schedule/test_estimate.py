@@ -125,18 +125,49 @@ def test_waves_and_epilogues():
 
 def test_narrow_stores_hide_behind_nothing():
     shape = ProductShape(128 * 133, 128, 640, output_bytes=4)
-    found = cycles(shape, tiles(), narrow_store_bytes=32.0, epilogue_overlap=0.5)
+    found = cycles(shape, tiles(), pair_store_bytes=32.0, epilogue_overlap=0.5)
     assert found == 2 * (5120 + 2048)
+    turned = replace(shape, is_transposed=True)  # eight threads fill a sector, not four by halves
+    assert cycles(turned, tiles(), narrow_store_bytes=16.0) == 2 * (5120 + 2048)
 
 
-def test_only_instructions_of_whole_32_columns_store_16_bytes_a_thread():
-    """For three consumers 224 columns are two instructions of 112."""
+def test_stores_of_16_bytes_a_thread_take_columns_by_32():
+    """For three consumers 224 columns are two instructions of 112: as shifted runs, 3.5 of 4."""
     assert instruction_columns(224, 3, "float16") == 112
-    shape = ProductShape(192, 224, 64)
-    found = cycles(
-        shape, tiles(192, 224, consumers=3), narrow_store_bytes=2.0, wide_store_bytes=4.0
-    )
-    assert found == 192 * 224 + 192 * 224 * 64 / 2048
+    shape, tile = ProductShape(192, 208, 64), tiles(192, 208, consumers=3)
+    rates = {"narrow_store_bytes": 2.0, "wide_store_bytes": 4.0}
+    multiplied = 192 * 208 * 64 / 2048
+    earlier = KernelForm(shifted=False)
+    assert cycles(shape, tile, form=earlier, **rates) == 192 * 208 + multiplied
+    assert cycles(shape, tile, **rates) == 192 * 224 / 2 + multiplied
+
+
+def test_boxes_leave_at_a_rate_of_their_own_where_rows_begin_at_sectors():
+    form = KernelForm(boxes=np.array([True]))
+    rates = {"wide_store_bytes": 16.0, "box_store_bytes": 32.0}
+    assert cycles(SQUARE, tiles(), form=form, **rates) == 5120 + 1024
+    off = replace(SQUARE, n=120)
+    assert cycles(off, tiles(), form=form, **rates) == 5120 + 2048
+
+
+def test_one_multiplies_while_the_other_stores():
+    """Of 133 tiles a block has two: both are multiplied, or half of that and both stores, then one.
+
+    Consumers of their own tiles pay neither for a third one nor for further tiles.
+    """
+    shape, form = ProductShape(128 * 133, 128, 640), KernelForm(turns=2)
+    alone = tiles(consumers=1)
+    for rate, store in ((16.0, 2048), (4.0, 8192)):
+        in_turn = 2 * max(5120, (5120 + store) / 2)
+        assert cycles(shape, alone, form=form, wide_store_bytes=rate) == in_turn + store
+    more = {"wide_store_bytes": 16.0, "single_consumer_tile_cycles": 700.0}
+    assert cycles(shape, alone, form=form, **more) == 2 * 5120 + 2048
+    assert cycles(shape, alone, **more) == 2 * (5120 + 2048) + 700
+
+
+def test_consumers_that_share_columns_all_read_the_rows():
+    shape, tile = ProductShape(64, 128, 640), tiles(rows=64)
+    assert cycles(shape, tile, shared_columns_cost=0.5) == 1.5 * 2560
 
 
 def test_memory_and_rows_off_a_sector():

@@ -105,6 +105,26 @@ def test_scales_of_a_tensor_of_rows_and_of_columns(out):
     assert report.verdict == "clean", report.table()
 
 
+def test_scales_that_are_zero_huge_or_no_number_give_what_float32_gives():
+    def scale(total, i, j, S, R):
+        return total(i, j) * S[0] * R[i]
+
+    mod = contraction("mk,nk->mn", SIZES, (E4, E4), "float32", scale, {"S": "1", "R": "m"})
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    a, b, *_ = make_inputs(mod)
+    rows = np.ones(SIZES["m"], np.float32)
+    rows[:6] = 0.0, -0.0, np.inf, np.nan, 3e38, 1e-45
+    sums = reference("mk,nk->mn", a, b).astype(np.float32)
+    for whole in (0.0, 2.0**126):
+        given = {"A": a, "B": b, "S": np.float32([whole]), "R": rows}
+        result = simulate(sch, given)
+        result.require_clean()
+        with np.errstate(all="ignore"):
+            want = sums * np.float32(whole) * rows[:, None]
+        np.testing.assert_array_equal(result.outputs["D"], want)
+
+
 @pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("columns", [128, 80, 97])
 def test_bytes_are_stored_by_vectors(columns):

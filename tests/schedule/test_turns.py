@@ -2,7 +2,7 @@
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 import tvm_hopper
 from tests.transforms.pipeline.test_plan_ring_buffers import PLANNED
@@ -12,7 +12,9 @@ from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.contractions import contraction
 from tvm_hopper.transforms.warp_specialization.ping_pong_plan import check_turns
 from tvm_hopper.transforms.warp_specialization.specialize_warps_plan import Agent, plan_roles
 
@@ -54,6 +56,47 @@ def test_turns_alone_choose_nothing_that_does_not_go_with_them(extents):
     config = hs.choose_config(*extents, given=hs.MatmulConfig(**PINGPONG))
     assert (config.cluster, config.split_k) == (None, None)
     hs.matmul(s_tir.Schedule(workloads.matmul(*extents)), "C", hs.MatmulConfig(**PINGPONG))
+
+
+FP8 = ("float8_e4m3fn", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("extents", "types", "given", "schedule"),
+    [
+        ((1024, 4608, 1536), FP8, {}, "pingpong"),
+        ((1024, 4608, 1536), FP8, {"batch_invariant": True}, "pingpong"),
+        ((1024, 4608, 1536), FP8, {"schedule": "cooperative"}, "cooperative"),
+        ((1024, 4608, 1536), FP8, {"store": "tma"}, None),
+        ((1024, 4608, 1536), ("float8_e4m3fn", "float32"), {}, None),
+        ((1024, 4608, 1536), ("float16", "float16"), {}, None),  # measured: nothing is gained
+        ((1024, 4608, 3072), FP8, {}, None),
+        ((512, 512, 1536), FP8, {}, None),  # a tile a block
+        (("m", 4608, 1536), FP8, {}, None),
+    ],
+)
+def test_short_products_of_bytes_take_turns(extents, types, given, schedule):
+    m, *others = extents
+    rows = tirx.Var(m, "int64") if isinstance(m, str) else m
+    config = hs.MatmulConfig(**given)
+    found = hs.choose_config(rows, *others, types[0], given=config, out_dtype=types[1])
+    assert found.schedule == schedule
+    if schedule == "pingpong":
+        assert (found.consumers, found.persistent) == (2, BY_DEVICE)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_residual_is_loaded_for_consumers_that_share_tiles(residual):
+    def epilogue(total, i, j, **others):
+        value = total(i, j) + others["R"][i, j] if residual else total(i, j)
+        return value.astype("bfloat16")
+
+    mod = contraction("mk,nk->mn", {"m": 1024, "n": 4608, "k": 1536}, FP8[:1] * 2, "float32",
+                      epilogue, {"R": "mn"} if residual else {})  # fmt: skip
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C")
+    text = sch.mod.script()
+    assert ("tvm_hopper.in_turn" in text or "tvm_hopper.turns" in text) != residual
 
 
 def test_another_schedule_is_none():

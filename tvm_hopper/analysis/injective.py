@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
@@ -41,7 +42,7 @@ def is_injective(
     extents = _bounded(extents, predicate)
     moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
     still = {var: 0 for var in extents if var not in moving}
-    indices = [ir.substitute(index, still) for index in indices]
+    indices = _with_digits_joined([ir.substitute(index, still) for index in indices])
     if _is_mixed_radix(indices, moving):
         return True
     domain = {var: tvm_ir.Range.from_min_extent(0, extent) for var, extent in moving.items()}
@@ -55,6 +56,22 @@ def is_injective(
         if len(iter_map.indices):
             return True
     return _never_meet(indices, moving)
+
+
+def _with_digits_joined(indices: Sequence[Any]) -> list[Any]:
+    """Put `x` in place of `x // n` and `x % n`, which tell it apart whatever `n` is."""
+    joined = list(indices)
+    for high in indices:
+        for low in indices:
+            if (
+                isinstance(high, tirx.FloorDiv)
+                and isinstance(low, tirx.FloorMod)
+                and tvm_ffi.structural_equal(high.a, low.a)
+                and tvm_ffi.structural_equal(high.b, low.b)
+            ):
+                joined = [x for x in joined if not x.same_as(high) and not x.same_as(low)]
+                joined.append(high.a)
+    return joined
 
 
 def _never_meet(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:

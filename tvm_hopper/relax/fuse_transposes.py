@@ -16,10 +16,10 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
+from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
 from .wide_functions import is_for_library
 
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
-MATMUL, PERMUTE = (tvm.ir.Op.get(f"relax.{x}") for x in ("matmul", "permute_dims"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseTransposes")
@@ -36,7 +36,7 @@ class FuseTransposes:
             inner = isinstance(var, relax.DataflowVar) and len(context.var_usages[var]) == 1
             return inner and _reads_two(product, turned)
 
-        mod = _separate_transposes(mod)
+        mod = rewrite_functions(mod, _OwnTransposes(mod), is_for_library)
         patterns = [(NAME, pattern, parts, is_fused)]
         mod = relax.transform.FuseOpsByPattern(patterns, bind_constants=False)(mod)
         fuser = stock._TransposeMatmulFuser(mod)
@@ -48,23 +48,10 @@ class FuseTransposes:
 
 def _reads_two(product: Any, turned: Any) -> bool:
     """Tell a product of a tensor and another one whose last two dimensions are swapped."""
-    lhs, ndim, axes = product.args[0], turned.args[0].ty.ndim, turned.attrs.axes
-    if ndim < 2 or lhs.same_as(product.args[1]) or lhs.same_as(turned.args[0]):
+    lhs, source = product.args[0], turned.args[0]
+    if lhs.same_as(product.args[1]) or lhs.same_as(source):
         return False
-    order = [int(x) % ndim for x in axes] if axes is not None else list(range(ndim))[::-1]
-    return order == [*range(ndim - 2), ndim - 1, ndim - 2]
-
-
-def _separate_transposes(mod: tvm.IRModule) -> tvm.IRModule:
-    """Give each product that is fused a transposed tensor of its own."""
-    rewriter = _OwnTransposes(mod)
-    for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not is_for_library(func):
-            rewriter.changed = False
-            new = rewriter.visit_expr(func)
-            if rewriter.changed:
-                rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
-    return rewriter.builder_.get()
+    return swaps_last_two(turned, source.ty.ndim)
 
 
 @mutator

@@ -1,16 +1,21 @@
-"""Pad the sums of products whose operands' rows end off multiples of 16 bytes.
+"""Copy operands of products whose rows tensor copies or tensor cores do not take as they lie.
 
     y = matmul(p, v)                                p (384, 197, 197), v (384, 197, 64), float16
   ->
     p1 = pad(p, (0, 0, 3)); v1 = pad(v, (0, 3, 0)); y = matmul(p1, v1)
 
+    y = matmul(x, w)                                w (64, 77), float16; or of int8, any columns
+  ->
+    t = permute_dims(w); y = matmul(x, permute_dims(t))            the second one is fused: NT
+
 TMA loads rows at multiples of 16 bytes only, so that a product of 197 tokens' attention would be
-left to TVM's own kernels. Zeros add nothing to a sum, and a copy of both operands takes as long as
-memory takes to move them.
+left to TVM's own kernels, and 8-bit operands have rows along the sum alone. Zeros add nothing to a
+sum, and a copy of both operands takes as long as memory takes to move them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
@@ -18,10 +23,13 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import DTYPES, OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 
-from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
+from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swapped, swaps_last_two
+
+# Of the left operand, below which a copy of the right one takes longer than a product by threads.
+MIN_ROWS_FOR_COPY = 16
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.PadOperands")
@@ -45,10 +53,11 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         left, right = call.args
         missing = _missing(left, right)
         turned = [self._turned(x) for x in (left, right)]
+        by_columns = turned[1] is None  # rows of the right operand run along the columns
+        if by_columns and _must_turn(left, right):
+            turned[1] = self.builder_.emit(swapped(right))
         # Rows run along the sum unless the left operand alone is stored transposed.
-        if not missing or (turned[0] is not None and turned[1] is None):
-            return call
-        if turned[1] is None and not _are_loadable(right):  # its rows run along the columns
+        elif not missing or (by_columns and (turned[0] is not None or not _are_loadable(right))):
             return call
         self.changed = True
         padded = [
@@ -62,19 +71,18 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not isinstance(made, relax.Call) or made.op != PERMUTE:
             return None
-        return made.args[0] if swaps_last_two(made, x.ty.shape.values) else None
+        return made.args[0] if swaps_last_two(made, x.ty.ndim) else None
 
     def _padded(self, x: Any, source: Any, axis: int, missing: int) -> Any:
         """Add zeros behind an axis of an operand, before it is transposed."""
         rank = x.ty.ndim
         last = axis if source is None else -3 - axis
-        widths = [0] * (2 * rank)
-        widths[2 * (rank + last) + 1] = missing
-        padded = self.builder_.emit(relax.op.nn.pad(x if source is None else source, widths))
-        if source is None:
-            return padded
-        axes = [*range(rank - 2), rank - 1, rank - 2]
-        return self.builder_.emit(relax.op.permute_dims(padded, axes))
+        padded = x if source is None else source
+        if missing:
+            widths = [0] * (2 * rank)
+            widths[2 * (rank + last) + 1] = missing
+            padded = self.builder_.emit(relax.op.nn.pad(padded, widths))
+        return padded if source is None else self.builder_.emit(swapped(padded))
 
 
 def _are_loadable(x: Any) -> bool:
@@ -84,12 +92,32 @@ def _are_loadable(x: Any) -> bool:
     return columns is not None and columns % unit == 0
 
 
-def _missing(left: Any, right: Any) -> int:
-    """Return how many terms of a sum are missing to whole 16 bytes; 0 where that is no matter."""
+def _depth_of_units(left: Any, right: Any) -> int:
+    """Return the terms of a sum of types that go by 16 bytes; 0 where they are not known, or no."""
     if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in (left, right)):
         return 0
     dtype = str(left.ty.dtype)
-    depth = ir.static_int(left.ty.shape.values[-1])
-    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or depth is None:
+    if min(left.ty.ndim, right.ty.ndim) < 2 or dtype not in OPERAND_DTYPES or dtype == "float32":
         return 0
-    return 0 if dtype == "float32" else -depth % (STRIDE_ALIGNMENT // dtype_bytes(dtype))
+    return ir.static_int(left.ty.shape.values[-1]) or 0
+
+
+def _must_turn(left: Any, right: Any) -> bool:
+    """Tell a right operand, rows along the columns, of which only a transpose can be multiplied.
+
+    A single column has neighbours along the sum anyway.
+    """
+    if not _depth_of_units(left, right) or ir.is_const(right.ty.shape.values[-1], 1):
+        return False
+    rows = left.ty.shape.values[:-1]
+    if right.ty.ndim > 2:
+        rows = rows[-1:]  # those that one matrix of a batch is multiplied by
+    if math.prod(ir.static_int(x) or MIN_ROWS_FOR_COPY for x in rows) < MIN_ROWS_FOR_COPY:
+        return False
+    return not (DTYPES[str(right.ty.dtype)].mn_major and _are_loadable(right))
+
+
+def _missing(left: Any, right: Any) -> int:
+    """Return how many terms of a sum are missing to whole 16 bytes; 0 where that is no matter."""
+    depth = _depth_of_units(left, right)
+    return -depth % (STRIDE_ALIGNMENT // dtype_bytes(str(left.ty.dtype))) if depth else 0

@@ -11,7 +11,7 @@ plain product of more rows (FlattenBatch), of a tensor whose transpose FuseTrans
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,10 +53,12 @@ class StoredOperand:
     steps: int = 0
 
 
-def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
+def rewrite_functions(
+    mod: tvm.IRModule, rewriter: Any, is_left: Callable[[Any], bool] = lambda _: False
+) -> tvm.IRModule:
     """Return a module with its Relax functions rewritten, as far as the rewriter has `changed`."""
     for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function):
+        if isinstance(func, relax.Function) and not is_left(func):
             rewriter.changed = False
             new = rewriter.visit_expr(func)
             if rewriter.changed:
@@ -112,7 +114,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             return replace(inner, dtype=here.dtype) if _may_cast_first(inner, here) else here
         if made.op == PERMUTE:
             turned = replace(inner, is_turned=not inner.is_turned)
-            return turned if swaps_last_two(made, old) else here
+            return turned if swaps_last_two(made, len(old)) else here
         if _same(old, new):
             return inner
         ends = len(old) >= 2 and _same(old[-2:], new[-2:])
@@ -130,12 +132,7 @@ class _Products(PyExprMutator):  # type: ignore[misc]
                 made = self.builder_.emit(relax.op.reshape(made, size[-2:]))
         if str(made.ty.dtype) != x.dtype:
             made = self.builder_.emit(relax.op.astype(made, x.dtype))
-        if x.is_turned:
-            rank = made.ty.ndim
-            made = self.builder_.emit(
-                relax.op.permute_dims(made, [*range(rank - 2), rank - 1, rank - 2])
-            )
-        return made
+        return self.builder_.emit(swapped(made)) if x.is_turned else made
 
 
 def _gains(x: StoredOperand) -> bool:
@@ -148,9 +145,15 @@ def _may_cast_first(inner: StoredOperand, here: StoredOperand) -> bool:
     return str(inner.source.ty.dtype) in (inner.dtype, here.dtype)
 
 
-def swaps_last_two(made: Any, shape: Sequence[Any]) -> bool:
+def swapped(x: Any) -> Any:
+    """Return the transpose of a tensor's last two dimensions."""
+    rank = x.ty.ndim
+    return relax.op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def swaps_last_two(made: Any, rank: int) -> bool:
     """Tell a transpose of the last two dimensions."""
-    rank, axes = len(shape), made.attrs.axes
+    axes = made.attrs.axes
     order = [int(x) % rank for x in axes] if axes is not None else list(range(rank))[::-1]
     return rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]
 

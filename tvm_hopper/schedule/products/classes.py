@@ -14,6 +14,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
@@ -139,17 +140,30 @@ def find_kernels(
         check_symbolic(found.problem, asked.rows)
         return (ClassKernel(asked.rows, given, is_open=found.most_rows is None),)
     if asked.ranges is not None:
-        check_rows(found)
-        return _of_ranges(asked.ranges, given)
+        return _of_ranges(_reached(asked.ranges, check_rows(found)), given)
     configs = asked.configs
     if configs is None:
-        ranges = _by_model(found, given)
+        ranges = _reached(_by_model(found, given), found.problem.m.extent)
         return _of_ranges(ranges, given) if ranges else (ClassKernel(found.most_rows, given),)
     if not configs:
         return (ClassKernel(found.most_rows, given),)
-    check_rows(found)
-    last = max(configs)
-    return tuple(ClassKernel(bound, one, bound == last) for bound, one in configs.items())
+    last, reached = max(configs), _reached({x: x for x in configs}, check_rows(found))
+    return tuple(ClassKernel(bound, configs[bound], bound == last) for bound in reached)
+
+
+def _reached(ranges: Mapping[int, int], rows: Any) -> dict[int, int]:
+    """Leave out ranges that no number of rows lies in: merged ones come in multiples of an extent.
+
+    On the condition of such a range TVM knows that an extent is zero, and divides by it.
+    """
+    step = divisor(rows)
+    bounds = sorted(ranges)
+    starts = dict(zip(bounds, [0, *bounds], strict=False))
+    return {
+        bound: ranges[bound]
+        for bound in bounds
+        if bound // step > starts[bound] // step or bound == bounds[-1]
+    }
 
 
 def _of_ranges(ranges: Mapping[int, int], given: MatmulConfig) -> tuple[ClassKernel, ...]:

@@ -63,6 +63,7 @@ ACCUMULATE = ("float32",)
 SUMS = (*ACCUMULATE, promote.PROMOTED)
 OPERANDS = (dtypes.TF32,)
 SCHEDULES = ("cooperative", "pingpong")  # of consumers over output tiles
+COOPERATIVE, PINGPONG = SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class MatmulConfig(GivenFields):
     schedule : str, optional
         "cooperative": all consumers share a tile. "pingpong": consumers take turns on whole tiles,
         so that one multiplies while another stores; needs a persistent kernel with 2 or 3
-        consumers. None: "cooperative".
+        consumers. None: "pingpong" for short sums of 8-bit products, else "cooperative".
     early_launch : bool or str, optional
         True uses programmatic dependent launch: the kernel initialises its barriers while the
         previous launch ends, and waits before it accesses memory. "weights": B is loaded before
@@ -359,7 +360,7 @@ class MatmulConfig(GivenFields):
     @property
     def takes_turns(self) -> bool:
         """Tell whether each consumer computes output tiles of its own."""
-        return self.schedule == SCHEDULES[1]
+        return self.schedule == PINGPONG
 
     @property
     def sharers(self) -> int:

@@ -123,6 +123,8 @@ def choose_converted(
     shape = wanted.transposed if config.transposed else wanted
     for best in rank_both(wanted, config, chip_of_target(), TRIED):
         rows, _, depth = best.tile
+        if best.takes_turns:
+            continue  # a consumer converts while the other multiplies
         if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
             return with_tile(config, best)
     found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"

@@ -58,6 +58,8 @@ class KernelForm:
     # is left in memory, and one taken from there.
     streams: bool = False
     turned: bool = True  # transposed tiles of many columns store vectors
+    shifted: bool = True  # tiles of any columns store vectors
+    turns: int = 1  # consumers that compute tiles in turn
 
 
 def estimate(
@@ -149,14 +151,17 @@ class _Estimate:
     def _weigh_stores(self) -> None:
         """Find the columns of an instruction, and at what rate outputs are stored."""
         product, rates, form = self.product, self.rates, self.form
-        width = self.tiles.instruction
+        width, self.by_runs = self.tiles.instruction, np.asarray(False)
         if product.majors[1] == "mn":
             own = self.columns_of_one.astype(int)
             width = columns_in_panels(product.dtype)[self.tiles.consumers, own]
         self.width = width
         columns = WIDE_COLUMNS * 2 // min(product.output_bytes, 2)
         self.wide = (width % columns == 0) & (product.output_bytes <= 2)
-        self.stored_at = np.where(self.wide, rates.wide_store_bytes, rates.narrow_store_bytes)
+        narrow = rates.narrow_store_bytes
+        if product.output_bytes > 2:  # threads of a row fill a sector, of 2 bytes half of one
+            narrow = 2 * narrow if product.is_transposed else rates.pair_store_bytes
+        self.stored_at = np.where(self.wide, rates.wide_store_bytes, narrow)
         if product.is_transposed:
             at_vectors = np.asarray(product.m) * product.output_bytes % THREAD_ACCESS_BYTES == 0
             is_turned = (self.columns_of_one >= MIN_TRANSPOSED_COLUMNS) & ~self.shared & at_vectors
@@ -166,7 +171,7 @@ class _Estimate:
             turned_at = np.where(
                 many, rates.transposed_store_bytes_many_rows, rates.transposed_store_bytes
             )
-            self.stored_at = np.where(is_turned, turned_at, rates.narrow_store_bytes)
+            self.stored_at = np.where(is_turned, turned_at, narrow)
             if product.output_bytes <= 2:
                 self.stored_at = np.where(at_vectors, self.stored_at, rates.element_store_bytes)
         elif product.output_bytes <= 2:
@@ -176,6 +181,14 @@ class _Estimate:
             others = np.where(is_shifted, rates.shifted_store_bytes, rates.element_store_bytes)
             self.stored_at = np.where(at_vectors, self.stored_at, others)
             self.wide = self.wide & at_vectors
+            if form.shifted:  # the runs of four threads, of which the last ones may be beyond
+                runs = self.columns_of_one / (np.ceil(self.columns_of_one / columns) * columns)
+                by_runs = is_shifted & at_vectors & ~self.wide & ~self.shared
+                self.stored_at = np.where(by_runs, rates.wide_store_bytes * runs, self.stored_at)
+                self.wide = self.wide | by_runs
+                self.by_runs = by_runs
+        at_sectors = np.asarray(product.n) * product.output_bytes % SECTOR_BYTES == 0
+        self.stored_at = np.where(form.boxes & at_sectors, rates.box_store_bytes, self.stored_at)
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -289,6 +302,8 @@ class _Estimate:
         """Return the cycles of start, epilogues and cluster barriers."""
         rates, form, waves, shared = self.rates, self.form, self.waves, self.shared
         epilogue = self._epilogue()
+        if form.turns > 1:  # the others multiply meanwhile
+            waves = np.ones_like(waves)
         # Blocks that share a sum compute one tile each: the next begins after the epilogue.
         hidden = np.where(self.wide & ~shared, rates.epilogue_overlap * (waves - 1) * epilogue, 0)
         off = self.off_left / self.column_blocks + self.off_right / self.row_blocks
@@ -341,10 +356,20 @@ class _Estimate:
         power = rates.flop_power * self.size / 2 * products  # by bytes, as multipliers are
         in_power = power * chip.megahertz / chip.power_rate
         in_loop = self.in_all * self._step()
+        if self.form.turns > 1:
+            of_tile = in_loop / self.waves
+            in_turn = (of_tile + self._epilogue()) / self.form.turns
+            in_loop = self.waves * np.maximum(of_tile, in_turn)
         bounds = (np.full_like(in_loop, x) for x in (self._in_memory(), in_power))
         cycles = self._around() + _norm(rates.time_exponent, in_loop, *bounds)
+        if self.form.turns == 1:
+            alone = self.tiles.consumers == 1
+            cycles = cycles + rates.single_consumer_tile_cycles * alone * (self.waves - 1)
         cut = (self.m % self.rows != 0) | (self.n % self.columns != 0)
         cycles = cycles * (1 + rates.third_consumer_cost * (self.tiles.consumers > 2))
+        by_columns = (self.tiles.by_rows == 0) & (self.tiles.consumers > 1)
+        cycles = cycles * (1 + rates.shared_columns_cost * by_columns)
+        cycles = cycles * (1 + rates.run_store_cost * self.by_runs)
         if self.form.any_rows:  # all stores are after conditions
             cycles = cycles - rates.any_rows_start_saved_cycles
             turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared

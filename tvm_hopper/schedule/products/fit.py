@@ -13,7 +13,7 @@ from tvm_hopper.schedule import steps
 from tvm_hopper.schedule.arguments import last_stage
 
 from .classes import ClassKernel
-from .config import ARCH, CONSUMERS, MatmulConfig, find_violations, refuse_all
+from .config import ARCH, CONSUMERS, COOPERATIVE, MatmulConfig, find_violations, refuse_all
 from .converted import choose_converted
 from .field_values import TMA
 from .model import choose_config
@@ -50,11 +50,8 @@ def fit(
     sizes = None
     if config.tile is not None:
         sizes = tuple(tuple(steps.candidates(sch, size)) for size in config.tile)
-    if config.parts > 1:  # each output tile has blocks of its own
-        config = replace(config, persistent=0)
     rows, n, k = extents(problem, kernel)
-    if not isinstance(problem.m.extent, int):
-        config = for_any_rows(config, rows)
+    config = _with_consequences(problem, config, rows, epilogue)
     given = config = choose_converted(problem, kernel, config, epilogue.outputs)
     choose = partial(
         choose_config,
@@ -111,6 +108,19 @@ def fit(
         f"multiples of {64 * consumers} rows, or of {8 * consumers} columns",
         f"or another number of consumers ({', '.join(map(str, legal))})",
     )
+
+
+def _with_consequences(
+    problem: Matmul, config: MatmulConfig, rows: Any, epilogue: EpilogueTypes
+) -> MatmulConfig:
+    """Fix what follows from a configuration and a product before anything is chosen."""
+    if config.parts > 1:  # each output tile has blocks of its own
+        config = replace(config, persistent=0)
+    if not isinstance(problem.m.extent, int):
+        config = for_any_rows(config, rows)
+    if epilogue.operands and config.schedule is None:  # which TMA loads for consumers that share
+        config = replace(config, schedule=COOPERATIVE)
+    return config
 
 
 def _in_words(sizes: tuple[tuple[int, ...], ...], products: int) -> str:

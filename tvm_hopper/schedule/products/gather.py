@@ -66,7 +66,8 @@ def choose_tile(
 
     def fits(found: RankedTile) -> bool:
         one = replace(config, tile=None, consumers=found.consumers)
-        if columns % found.tile[1] or not is_whole(found.tile, found.consumers, count):
+        whole = is_whole(found.tile, found.consumers, count) and not found.takes_turns
+        if columns % found.tile[1] or not whole:
             return False
         return not find_violations(found.tile, found.stages, one, wanted.dtype, ARCH, products)
 

@@ -17,22 +17,30 @@ import numpy as np
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.swizzle import CHUNK_BYTES
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import as_choice, as_size, as_sizes, check_type
 
-from .boxes import leave_as_boxes
+from .boxes import (
+    DEEP_GAIN,
+    MEASURED_BYTES,
+    leave_as_boxes,
+    leave_behind_loads,
+    terms_by_output,
+)
 from .candidates import Candidates, candidates
-from .config import MatmulConfig
+from .config import PINGPONG, MatmulConfig
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import KernelForm, estimate
-from .field_values import TRANSPOSED, UNTRANSPOSED, SplitK
+from .field_values import TILES, TRANSPOSED, UNTRANSPOSED, SplitK
 from .parts import (
     CLUSTER_DIVISIBLE_PARTS,
     CLUSTER_SIZES,
     NONPORTABLE_CLUSTER_SIZES,
     in_clusters,
     in_parts,
+    may_load_together,
     may_share_sums,
 )
 from .product_shape import ProductShape
@@ -42,6 +50,7 @@ from .ring_and_order import (
     choose_order,
     choose_ring,
     known,
+    num_tiles,
     ring_stages,
 )
 from .split import ANYWHERE, CALLER, CLUSTER
@@ -52,6 +61,13 @@ MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024
 MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
 CONFIGS_SHOWN = 5  # the best, by `explain`
+# Consumers take turns by default where each of several tiles is a short time of 8-bit products next
+# to its store: of four problems of 768 to 1536 terms in float8 they were 5 to 8% faster. Products
+# of 16 bits gain nothing by it (benchmarks/results/turns_2026-11-23_0230.md), nor do longer sums,
+# and shorter ones leave by TMA.
+TURNS = 2
+TURN_BYTES = 512, 2048  # of a row of operands
+TURN_GAIN = 1.08  # by which consumers that share a tile take longer there than estimated
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,12 @@ class RankedTile:
     parts: int = 1
     cluster: tuple[int, int] = (1, 1)
     by_kernels: bool = False
+    takes_turns: bool = False
 
     def __str__(self) -> str:
         tile = "x".join(map(str, self.tile))
         groups = f"{self.consumers} consumer{'s' * (self.consumers > 1)}"
+        groups += " in turn" * self.takes_turns
         way = ", transposed" * self.transposed
         shared = f" in {self.parts} parts" if self.parts > 1 else ""
         shared += " by two kernels" * self.by_kernels
@@ -167,6 +185,8 @@ def with_tile(config: MatmulConfig, best: RankedTile) -> MatmulConfig:
     """Fill in a tile and what goes with it."""
     count = config.turns if config.takes_turns else best.consumers
     config = replace(config, tile=best.tile, consumers=count)
+    if best.takes_turns:
+        config = replace(config, schedule=PINGPONG, persistent=BY_DEVICE)
     if best.transposed:
         config = replace(config, form=TRANSPOSED)
     if best.parts > 1:
@@ -230,21 +250,22 @@ def rank(
         need = "a cluster that a tile can be cut for: fewer rows or columns of tiles"
         raise cannot_schedule("choose_config", f"no tile that fits cluster={given.cluster}", need)
     by_kernels = given.split_mode in ANYWHERE
-    boxes = _in_boxes(wanted, tiles, given)
-    form = KernelForm(by_kernels, boxes=boxes, streams=given.streams)
-    times = estimate(wanted, tiles, chip, MEASURED, form)
+    boxes, deep = _in_boxes(wanted, tiles, given, chip)
+    form = KernelForm(by_kernels, boxes=boxes, streams=given.streams, turns=given.turns)
+    times = estimate(wanted, tiles, chip, MEASURED, form) * (1 - DEEP_GAIN * deep)
     order = np.argsort(times, kind="stable")[:count]
     steps = _steps_of_block(wanted, tiles, given, chip)
     return [
         RankedTile(
             tiles.tile(i),
-            int(tiles.consumers[i]),
+            max(int(tiles.consumers[i]), given.turns),
             int(tiles.pending[i]),
             ring_stages(int(tiles.stages[i]), int(steps[i])),
             float(times[i]),
             parts=int(tiles.parts[i]),
             cluster=(int(tiles.rows_of_blocks[i]), int(tiles.columns_of_blocks[i])),
             by_kernels=by_kernels and bool(tiles.parts[i] > 1),
+            takes_turns=given.takes_turns,
         )
         for i in order.tolist()
     ]
@@ -255,11 +276,15 @@ def _steps_of_block(
 ) -> Any:
     """Return how many steps a thread block has in all of its tiles."""
     steps = -(-wanted.k // (tiles.depth * tiles.parts))
-    rows, columns = tiles.rows * tiles.rows_of_blocks, tiles.columns * tiles.columns_of_blocks
-    count = wanted.batch * -(-wanted.m // rows) * -(-wanted.n // columns)
     clusters = chip.num_sms // (tiles.rows_of_blocks * tiles.columns_of_blocks)
     alone = (tiles.parts > 1) | (given.persistent == 0)
-    return steps * np.where(alone, 1, -(-count // clusters))
+    return steps * np.where(alone, 1, -(-_num_clusters(wanted, tiles) // clusters))
+
+
+def _num_clusters(wanted: ProductShape, tiles: Candidates) -> Any:
+    """Return how many clusters of output tiles there are."""
+    rows, columns = tiles.rows * tiles.rows_of_blocks, tiles.columns * tiles.columns_of_blocks
+    return wanted.batch * -(-wanted.m // rows) * -(-wanted.n // columns)
 
 
 def rank_both(
@@ -289,7 +314,23 @@ def _rank_both(
         parts = CLUSTER_DIVISIBLE_PARTS if mode == CALLER else tuple(range(2, MOST_PARTS + 1))
         wide = replace(given, split_k=mode)
         found += [x for x in _rank_ways(wanted, wide, chip, count, parts) if x.by_kernels]
+    if may_take_turns(wanted, given):
+        in_turn = replace(given, schedule=PINGPONG, consumers=TURNS)
+        most = chip.num_sms // wanted.batch
+        ranked = rank(wanted, in_turn, chip, count, sizes)
+        several = [x for x in ranked if num_tiles(wanted.m, wanted.n, x.tile) > most]
+        found = [replace(x, microseconds=x.microseconds * TURN_GAIN) for x in found] + several
     return tuple(sorted(found, key=lambda x: x.microseconds)[:count])
+
+
+def may_take_turns(wanted: ProductShape, given: MatmulConfig) -> bool:
+    """Tell whether consumers that take turns on tiles are tried by default."""
+    low, high = TURN_BYTES
+    fields = given.consumers, given.registers, given.persistent, given.store, given.schedule
+    is_open = all(x is None for x in fields) and given.form in (None, TILES, UNTRANSPOSED)
+    whole = not given.shares_sums and may_load_together(given) and given.cluster is None
+    fits = dtype_bytes(wanted.dtype) == 1 and wanted.output_bytes <= 2 and low <= wanted.k <= high
+    return is_open and whole and fits and not wanted.is_symbolic
 
 
 def _rank_ways(
@@ -334,14 +375,25 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
     return lines
 
 
-def _in_boxes(wanted: ProductShape, tiles: Candidates, given: MatmulConfig) -> Any:
-    """Tell which tiles' outputs are stored by TMA, where nothing else is requested."""
+def _in_boxes(
+    wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip
+) -> tuple[Any, Any]:
+    """Tell which tiles' outputs are stored by TMA, where nothing else is requested.
+
+    First those whose stores are a large share, then those that gain a little by it.
+    """
     asked = given.store is not None or given.takes_turns or given.streams
     if asked or wanted.is_transposed or wanted.is_symbolic:
-        return False
+        return False, False
     size = wanted.output_bytes
-    boxes = leave_as_boxes(tiles.rows, tiles.columns, wanted.k, wanted.n, size)
-    return boxes & (tiles.parts == 1)
+    terms = terms_by_output(wanted.k, dtype_bytes(wanted.dtype), size)
+    blocks = tiles.rows_of_blocks * tiles.columns_of_blocks
+    several = _num_clusters(wanted, tiles) > chip.num_sms // blocks
+    slots = (tiles.rows + tiles.columns) * tiles.depth * dtype_bytes(wanted.dtype)
+    boxes = leave_as_boxes(tiles.rows, tiles.columns, terms, wanted.n, size, slots, several)
+    deep = leave_behind_loads(tiles, terms, slots, several) & (size == MEASURED_BYTES)
+    deep &= wanted.n * size % CHUNK_BYTES == 0
+    return boxes & (tiles.parts == 1), deep & (tiles.parts == 1)
 
 
 def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:

@@ -59,6 +59,11 @@ class Rates:
         The same of outputs of more than `MANY_ROWS` rows, of static products. Of 13.5, 16, 18, 20,
         22 and 25 the one by which the choice lost least among the times of 31 such problems both
         ways.
+    pair_store_bytes
+        Of two elements of 4 bytes a thread. Not fitted: of 12 times of 8-bit integers and of tf32.
+    box_store_bytes
+        Of stores by TMA, which threads do not wait for. Not fitted: of 14 pairs of times of float8
+        and of 8-bit integers, sums of up to 256 bytes.
     shifted_store_bytes
         Of 16 bytes a thread into rows that begin off multiples of 16 bytes. Not fitted: a warp
         issues half as many instructions more than for `wide_store_bytes`.
@@ -96,6 +101,16 @@ class Rates:
     third_consumer_cost
         Share of the time that a third consumer costs. Not fitted: at 8192^3 tiles of three and of
         two came out alike, and the first take 3% longer (at 4096^3 5% longer than estimated).
+    shared_columns_cost
+        Share of the time that consumers of one row of instructions cost, which all read A. Not
+        fitted: the fit does not tell between 0 and 0.08; three pairs of times of float8 took 0.04
+        to 0.12.
+    run_store_cost
+        Share of the time that stores of columns off 32 cost. Not measured: what no fit has seen
+        is chosen only for more than that.
+    single_consumer_tile_cycles
+        Of each further tile of a block with one consumer, which does not multiply while it stores.
+        Not fitted: of 8 times of float8 and of 8-bit integers.
     multi_tile_cost, multi_tile_split_k_cost
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
         made for any rows; and more where sums are shared, since no block loads ahead for the next
@@ -141,6 +156,8 @@ class Rates:
     narrow_store_bytes: float = 15.0
     transposed_store_bytes: float = 13.5
     transposed_store_bytes_many_rows: float = 20.0
+    pair_store_bytes: float = 24.0
+    box_store_bytes: float = 50.0
     shifted_store_bytes: float = 18.0
     element_store_bytes: float = 2.3
     epilogue_overlap: float = 0.2
@@ -157,6 +174,9 @@ class Rates:
     workspace_bytes: float = 40.0
     edge_tile_cost: float = 0.035
     third_consumer_cost: float = 0.01
+    shared_columns_cost: float = 0.03
+    run_store_cost: float = 0.02
+    single_consumer_tile_cycles: float = 400.0
     multi_tile_cost: float = 0.005
     multi_tile_split_k_cost: float = 0.106
     third_consumer_cost_any_rows: float = 0.05

@@ -33,7 +33,14 @@ from tvm_hopper.transforms.common.shared_memory_size import (
 )
 
 from .axes import walk_as_one
-from .boxes import leave_as_boxes
+from .boxes import (
+    ENOUGH_STAGES,
+    LEAST_DEEP,
+    MEASURED_BYTES,
+    MOST_PIECES,
+    leave_as_boxes,
+    terms_by_output,
+)
 from .config import MatmulConfig, ring_slots, split_axis
 from .field_values import TMA, TmaStore
 from .operands import is_loadable, stage_operands, widest_swizzle
@@ -41,16 +48,6 @@ from .operands import is_loadable, stage_operands, widest_swizzle
 Tile = tuple[int, int, int]
 WIDEST = span_bytes(128)  # bytes of a row that the widest swizzle takes
 LEAST_SPREAD = 32  # bytes of a piece's rows below which threads load as fast from memory
-# With three the loads of a tile of 128x256 are in time; the fourth is worth less than stores that
-# never wait for one another: three and one part take 1.1% less time at 8192x14336x4096 than four
-# and two, 0.6% at 4096^3, 0.1% at 8192^3.
-ENOUGH_STAGES = 3
-# Terms of a sum, from which on outputs of several waves leave as whole boxes behind the next tile's
-# loads: 1% less time at 4096^3, 0.7% at 8192^3, 1.3% at 16384x8192x4096 (bfloat16, four layouts),
-# 3.7% at 8192x2816x2048, 2% at 4096x4096x1024; of 14 others none lost 0.5%.
-LEAST_DEEP = 1024
-MOST_PIECES = 2  # of a tile: the second waits for the first
-MEASURED_BYTES = 2  # of an element
 STAGED = ("staging", "operand")  # how names of arrays begin that are no part of the product's ring
 
 
@@ -175,15 +172,22 @@ def through_shared_memory(
     return replace(config, store=TMA) if all(rows.values()) else config
 
 
-def leaves_off_sectors(config: MatmulConfig, shape: Any, epilogue: EpilogueTypes, k: Any) -> bool:
-    """Tell whether stores by threads would touch parts of sectors, and TMA is worth it."""
+def leaves_as_boxes(
+    config: MatmulConfig, shape: Any, dtype: str, epilogue: EpilogueTypes, k: Any
+) -> bool:
+    """Tell whether threads would touch parts of sectors, or have no time, and TMA is worth it."""
     depth, row = ir.static_int(k), ir.static_int(shape[-1])
     if not leaves_operands_open(config) or depth is None or row is None or config.tile is None:
         return False
-    rows, columns, _ = config.tile
-    sizes = map(dtype_bytes, epilogue.outputs)
+    (rows, columns, _), size = config.tile, dtype_bytes(dtype)
+    slot = sum(x.num_bytes for x in ring_slots(config.tile, dtype))
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
-    return every and any(leave_as_boxes(rows, columns, depth, row, size) for size in sizes)
+    return every and any(
+        leave_as_boxes(
+            rows, columns, terms_by_output(depth, size, out), row, out, slot, config.persistent != 0
+        )
+        for out in map(dtype_bytes, epilogue.outputs)
+    )
 
 
 def choose_staging(
@@ -310,12 +314,14 @@ def leaves_by_tma(
     arch
         The chip's limits.
     """
-    if leaves_off_sectors(config, shape, epilogue, k):
+    if leaves_as_boxes(config, shape, dtype, epilogue, k):
         return True
     depth, tile = ir.static_int(k), config.tile
     if not leaves_operands_open(config) or config.persistent == 0 or not may_take_stages:
         return False
-    if depth is None or depth < LEAST_DEEP or tile is None or _column_groups(tile, config) > 1:
+    if depth is None or tile is None or _column_groups(tile, config) > 1:
+        return False
+    if terms_by_output(depth, dtype_bytes(dtype), MEASURED_BYTES) < LEAST_DEEP:
         return False
     if not all(is_loadable(shape, x) for x in epilogue.outputs):
         return False

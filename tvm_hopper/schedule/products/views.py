@@ -120,7 +120,7 @@ def plan_operand(where: str, node: Any, load: Any) -> View | None:
         return _in_digits(node, load)
     if len(access.moving) < 2:
         return None
-    inner = _contiguous(access)
+    inner = _contiguous(node, access)
     if inner is None:
         return None
     kept = [d for d, v in access.moving.items() if not _is_unit(node, v)]
@@ -222,12 +222,16 @@ def _is_whole(node: Any, access: ViewAccess) -> bool:
     ) and all(ir.is_const(shape[d], 1) for d in access.rest)
 
 
-def _contiguous(access: ViewAccess) -> int | None:
-    """Return the dimension along which neighbors are neighbors in memory, None without one."""
+def _contiguous(node: Any, access: ViewAccess) -> int | None:
+    """Return the dimension along which neighbors are neighbors in memory, None without one.
+
+    One of extent one has no neighbors: a column B[k, 1] lies in memory as the row B[1, k].
+    """
     size = dtype_bytes(ir.dtype_of(access.buffer))
     strides = strides_bytes(access.buffer)
     found = [d for d in access.moving if ir.is_const(strides[d], size)]
-    return max(found) if found else None
+    wide = [d for d in found if not _is_unit(node, access.moving[d])]
+    return max(wide or found, default=None)
 
 
 def _check_memory(where: str, access: ViewAccess, inner: int, outer: list[int]) -> None:

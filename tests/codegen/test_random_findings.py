@@ -26,6 +26,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_assembled(name):
     m, n, k, layout, config = CASES[name]

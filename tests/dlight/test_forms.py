@@ -179,7 +179,7 @@ def arrays(func, rng):
     return found
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_ours_and_right(name):
     build, tensors, rule, reason = FORMS[name]

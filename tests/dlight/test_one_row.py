@@ -42,7 +42,10 @@ def scheduled(func, **options):
 
 
 # Only the kernel of one row computes in the type itself.
-@pytest.mark.parametrize(("dtype", "numbers"), [("float16", (1, 0, 2, 70)), ("bfloat16", (1,))])
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [("float16", (1, 0, 70)), pytest.param("bfloat16", (1, 2), marks=pytest.mark.slow)],
+)
 def test_any_number_of_rows_is_right(dtype, numbers):
     func = function("s", dtype)
     sch = scheduled(func, classes=(1, 8, 64))

@@ -77,6 +77,7 @@ def reference(name, x, weight, *bias):
     return up / (1 + np.exp(-gate)) * (1 if name == "with_bias" else gate)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FUSED)
 def test_one_kernel(name):
     mod = model(FUSED[name])

@@ -94,7 +94,7 @@ FUSED = {  # what is read, and how many tensors the one function has
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", FUSED)
 def test_one_kernel(name):
     body, tensors = FUSED[name]

@@ -28,6 +28,7 @@ def run(mod, name, given):
     return models.on_processor(models.legalized(mod), name, given)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("params", ["packed", "plain"])
 def test_values_are_the_same(params):
     mod = separate_block(SMALL, "float32", params)

@@ -62,7 +62,7 @@ def test_rows_ask_for_their_blocks():
 # -- what is refused
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("shape", [(10, 16, 7), (33, 5, 3), (3, 64, 1), (6, 3, 8, 1)], ids=str)
 @pytest.mark.parametrize("behind", [False, True])
 def test_columns_of_several_dimensions(shape, behind):

@@ -120,6 +120,7 @@ def test_options_of_a_batch(options):
     np.testing.assert_array_equal(result.outputs["C"], reference(formula, a, b))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("formula", ["bmk,bnk->bmn", "bmk,nk->bmn"])
 def test_epilogues_are_verified(formula):
     """Rows that were merged leave and come by TMA as rows of one matrix."""

@@ -73,6 +73,7 @@ def test_integer_sums_start_from_a_number_in_registers(types):
     assert "_local_ptr[i] = (uint)0;" in text
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("types", "sums", "out", "options"),
     [
@@ -91,6 +92,7 @@ def test_outputs_are_verified(types, sums, out, options):
     assert report.verdict == "clean", report.table()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("out", [E4, "bfloat16"])
 def test_scales_of_a_tensor_of_rows_and_of_columns(out):
     def scale(total, i, j, S, R, W):
@@ -104,7 +106,7 @@ def test_scales_of_a_tensor_of_rows_and_of_columns(out):
     assert report.verdict == "clean", report.table()
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("columns", [128, 80, 97])
 def test_bytes_are_stored_by_vectors(columns):
     """By 16 of them, also where a tile is cut, and in rows that begin anywhere."""

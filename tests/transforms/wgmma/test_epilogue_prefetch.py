@@ -75,7 +75,7 @@ def test_vectors_are_loaded_in_front_of_the_sum(config):
         assert f"{name}_ptr[" not in kernel
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("sides", "config"),
     [
@@ -97,6 +97,7 @@ def test_values_are_right(sides, config):
     assert report.verdict == "clean", str(report)
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "case",
     [

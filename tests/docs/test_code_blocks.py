@@ -30,9 +30,9 @@ def name_of(path: Path) -> str:
 def test_python_runs_as_printed(
     path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two size classes where a model has seven: each is a kernel more of each product."""
+    """With one size class where a model has seven: each is a kernel more of each product."""
     init: Any = ModelOptions.__init__
-    few = tuple((16, 256) if value is CLASSES else value for value in init.__defaults__)
+    few = tuple((64,) if value is CLASSES else value for value in init.__defaults__)
     monkeypatch.setattr(init, "__defaults__", few)
     monkeypatch.chdir(path.parent)
     monkeypatch.setenv("MPLBACKEND", "Agg")

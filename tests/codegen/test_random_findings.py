@@ -1,7 +1,5 @@
 """Products that random runs found: accepted, and not taken by the assembler."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir

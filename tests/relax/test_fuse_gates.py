@@ -1,7 +1,5 @@
 """A gate's activation in the kernel of gate and up, and what stays two kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Memory-bound calls that become one kernel, and those that stay several."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import relax, tirx

@@ -1,7 +1,5 @@
 """Products of one input become one, and their weights are joined by a function of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Models of other kinds build, what is ours in them is right, and the report names the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

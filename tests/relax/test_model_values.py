@@ -1,7 +1,5 @@
 """Every kernel of ours in a small Llama computes what its plain loops say, in each size class."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.relax import models

@@ -1,7 +1,5 @@
 """Which size classes a product with symbolic rows gets when nobody names them."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

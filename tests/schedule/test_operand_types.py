@@ -88,8 +88,7 @@ def test_outputs_are_verified(types, sums, out, options):
     mod = product(types, sums, scaled(out))
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**options))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 @pytest.mark.sampled(every=2)
@@ -102,8 +101,7 @@ def test_scales_of_a_tensor_of_rows_and_of_columns(out):
     mod = contraction("mk,nk->mn", SIZES, (E4, E4), "float32", scale, scales)
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 @pytest.mark.sampled(every=3)
@@ -115,8 +113,7 @@ def test_bytes_are_stored_by_vectors(columns):
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL | {"tile": (64, 128, 64)}))
     kernels = explain(sch, "nvidia/nvidia-h200").kernels
     assert [x.num_bytes for kernel in kernels for x in kernel.stores] == [16]
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 def test_float32_that_is_not_multiplied_as_tf32_is_told_apart(monkeypatch):

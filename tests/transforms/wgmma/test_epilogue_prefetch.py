@@ -93,8 +93,7 @@ def test_values_are_right(sides, config):
         config = {**config, "consumers": 2}
     plain, sch = scheduled(2, sides=sides, **config)
     assert "v1_ahead_ptr" in text(sch)
-    report = verify(sch, against=plain)
-    assert report.verdict == "clean", str(report)
+    verify(sch, against=plain).require_clean()
 
 
 @pytest.mark.sampled(every=3)

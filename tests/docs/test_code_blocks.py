@@ -19,7 +19,9 @@ COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
 WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in blocks(path))]
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
-RUN = [*WITH_PYTHON, *TUTORIALS]
+# The last one is processes and timeouts, which tests/meta_schedule/test_rpc.py has, too.
+*QUICK, WITH_MANY_PROCESSES = TUTORIALS
+RUN = [*WITH_PYTHON, *QUICK, pytest.param(WITH_MANY_PROCESSES, marks=pytest.mark.slow)]
 
 
 def name_of(path: Path) -> str:

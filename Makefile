@@ -32,9 +32,8 @@ quick: $(READY)         ## lint, layout and the tests of what differs from main,
 
 test: $(READY)          ## what every change must pass: 15 minutes on 2 cores, no GPU
 	$(PYTEST) $(WORKERS) -m "not slow and not gpu"
-	$(if $(NOTEBOOKS),$(PYTEST) --nbmake -n $(JOBS) $(NOTEBOOKS))
 
-test-all: $(READY)      ## the whole cover, and the tests that need a GPU where there is one
+test-all: $(READY)      ## the whole cover, the notebooks in Jupyter, and with a GPU the tests that need one
 	$(PYTEST) $(WORKERS)
 	$(if $(NOTEBOOKS),$(PYTEST) --nbmake -n $(JOBS) $(NOTEBOOKS))
 

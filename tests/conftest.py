@@ -122,6 +122,23 @@ def _keep_from_collector() -> None:
     gc.freeze()
 
 
+# Where kernels of the passes are judged; tests of the judge itself run all schedules.
+OF_KERNELS = {"dlight", "relax", "schedule", "integration", "transforms"}
+OF_KERNELS |= {"regression", "sim_kernels"}
+
+
+@pytest.fixture(autouse=True)
+def _half_of_the_schedules(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `verify` run every second schedule by default; `make test-all` runs them all."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder not in OF_KERNELS or "not slow" not in request.config.getoption("markexpr"):
+        return
+    from tvm_hopper.verification import verifier
+
+    defaults = tuple(x[::2] if x is verifier.RUNS else x for x in verifier.verify.__defaults__)
+    monkeypatch.setattr(verifier.verify, "__defaults__", defaults)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest):
     """Compare a text with `golden/<test file>/<test name>.txt`."""

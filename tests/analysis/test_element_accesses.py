@@ -1,7 +1,5 @@
 """Tensors that a thread accesses element by element, as the CUDA text has it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Pointers to rows of 16 bytes, as ldmatrix takes them."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import sym, tirx
 from tvm.ir import Range

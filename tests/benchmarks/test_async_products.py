@@ -1,7 +1,5 @@
 """The benchmark of products by mma.sync: its schedule builds in every way, untouched."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import async_products

@@ -1,7 +1,5 @@
 """What two trees choose is compared by program, without what came second in an estimate."""
 
-from __future__ import annotations
-
 import json
 
 from tvm import s_tir

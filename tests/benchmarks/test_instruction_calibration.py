@@ -1,7 +1,5 @@
 """The program that compares register instructions with a GPU, without one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -111,7 +111,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("dtype", "operand", "major"), LAYOUTS)
 def test_a_probe_finds_the_addresses_that_the_simulator_reads(dtype, operand, major):
     """The digits, put together, are a map from elements to addresses; it is not assumed."""

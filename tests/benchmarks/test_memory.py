@@ -1,7 +1,5 @@
 """The cases of benchmarks.memory: what is moved, and that each is a program that we schedule."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import memory, memory_programs

@@ -1,7 +1,5 @@
 """benchmarks.memory_checks: configurations of many rows on few."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

@@ -1,7 +1,5 @@
 """The population of memory-bound programs: what is drawn, and that each is one kernel of ours."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`benchmarks.row_matrix`: which kernels are timed, and where."""
 
-from __future__ import annotations
-
 from benchmarks.row_matrix import build_one, worth_timing
 
 

@@ -1,7 +1,5 @@
 """What is read out of compute-sanitizer's text, and how a run goes on that ended early."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import sanitize

@@ -1,7 +1,5 @@
 """`benchmarks.symbolic`: which kernel runs, builds, and the command line."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import symbolic

@@ -54,7 +54,7 @@ def test_a_process_that_fails_is_an_error(monkeypatch):
     [
         ("matmul 4096", 8),
         pytest.param("matmul 8192", 14, marks=pytest.mark.slow),
-        ("pointwise 2^24", 4),
+        pytest.param("pointwise 2^24", 4, marks=pytest.mark.slow),
     ],
 )
 def test_verify_is_quick_and_small(name, seconds):

@@ -1,7 +1,5 @@
 """What of the comparison of a warp's products needs no GPU: kernels compile, judges see faults."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -5,8 +5,6 @@ and ragged shapes, types, shared memory, targets. What a row lacks is right: tes
 of a block, whatever copies: tests/static_check/test_room.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

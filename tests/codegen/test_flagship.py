@@ -1,7 +1,5 @@
 """The flagship product, 4096^3: how long its CUDA text is, and how long it takes to make."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

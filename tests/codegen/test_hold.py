@@ -1,7 +1,5 @@
 """The hold of a register: by reference, and seen by no one but the compilers."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

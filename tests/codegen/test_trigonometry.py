@@ -43,6 +43,7 @@ def test_no_kernel_has_a_stack_frame(name, dtype):
     assert stack_bytes(sch) == {0}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_behind_a_product_nothing_is_spilled(dtype):
     a, b = (te.placeholder((512, 128), dtype, name=name) for name in "AB")

@@ -1,7 +1,5 @@
 """Rules take what is theirs, leave the rest to the next one, and say why."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 

@@ -17,6 +17,7 @@ DOCUMENTS = [
     *sorted(path for path in ROOT.glob("*.md") if path.name != "CLAUDE.md"),  # which names another
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
+TUTORIALS = sorted((ROOT / "tutorials").glob("*.md"))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.blocks import DOCUMENTS, ROOT, Block, blocks, names_after
+from tests.docs.blocks import DOCUMENTS, ROOT, TUTORIALS, Block, blocks, names_after
 from tvm_hopper import cli
 from tvm_hopper.relax.options import CLASSES, ModelOptions
 
@@ -18,20 +18,26 @@ LANGUAGES = {"python", "sh", "text", "{eval-rst}", "{toctree}"}
 COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
 WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in blocks(path))]
+# Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
+# The last one is processes and timeouts, which tests/meta_schedule/test_rpc.py has, too.
+*QUICK, WITH_MANY_PROCESSES = TUTORIALS
+RUN = [*WITH_PYTHON, *QUICK, pytest.param(WITH_MANY_PROCESSES, marks=pytest.mark.slow)]
 
 
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", WITH_PYTHON, ids=name_of)
+@pytest.mark.parametrize("path", RUN, ids=name_of)
 def test_python_runs_as_printed(
     path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two size classes where a model has seven: each is a kernel more of each product."""
+    """With one size class where a model has seven: each is a kernel more of each product."""
     init: Any = ModelOptions.__init__
-    few = tuple((16, 256) if value is CLASSES else value for value in init.__defaults__)
+    few = tuple((64,) if value is CLASSES else value for value in init.__defaults__)
     monkeypatch.setattr(init, "__defaults__", few)
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
     assert names_after(path)
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tvm_hopper
 from tests.docs.blocks import ROOT
 from tvm_hopper import dlight, relax, schedule
@@ -68,6 +70,7 @@ def the_reference_holds_every_public_name(site: Path) -> None:
     assert {"tvm_hopper.keys", "tvm_hopper.schedule"} <= modules
 
 
+@pytest.mark.slow  # `make docs` is a job of its own; test_links.py looks for dead links
 def test_the_site_is_whole(tmp_path: Path) -> None:
     """Run what `make docs` runs, into another folder: once, since it takes half a minute."""
     (line,) = re.findall(r"^\t\$\(PY\) (-m sphinx .*) build/docs$", makefile(), re.M)

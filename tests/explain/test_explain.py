@@ -207,6 +207,7 @@ def test_each_size_class_is_a_section_that_says_for_which_rows_it_is():
     assert plain[1]["launched_for"] == "65 <= m <= 256"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "options", [{}, {"layout": "NN", "out_dtype": "float16", "epilogue": ("bias_row", "relu")}]
 )

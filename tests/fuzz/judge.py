@@ -48,6 +48,7 @@ NO_FAULT = ("right", "refused", "stock-refused", "simulator-gap", "invalid")
 FAULTS = tuple(kind for kind in CLASSES if kind not in NO_FAULT)
 
 # clear refusals by the build that hs.matmul cannot make, since what it asks for may still come
+OPERANDS = ("A", "B")  # names of a product's, in programs with a configuration
 LATE_BY_NATURE = re.compile(r"(?:store into|block) (\w+).*outside of every kernel")
 # signed 32-bit products of something unknown and a constant this large overflow soon
 _OVERFLOW = re.compile(r"\w\)* \* (\d{8,})\b(?!L)")
@@ -204,7 +205,7 @@ class Judge:
         try:
             every = tvm_hopper.explain(program.host).kernels
             multiplies = self.case.evidence == "wgmma"
-            kernels = tuple(x for x in every if x.product) if multiplies else tuple(every)
+            kernels = tuple(x for x in every if is_product(x)) if multiplies else tuple(every)
         except HopperError:
             kernels = ()
         texts = [module.inspect_source() for module in executable.mod.imports]
@@ -217,7 +218,7 @@ class Judge:
         if self.case.program.must_note and not notes:
             found["note"] = f"explain() says nothing of {self.case.program.must_note}"
         for key, value in self.asked.items() if len(kernels) == 1 else ():
-            got = _planned(kernels[0], key)
+            got = planned(kernels[0], key)
             if got == value or got is None or notes:
                 continue
             if key in ("raster_group", "persistent") and got not in self.dropped.get(key, ()):
@@ -294,10 +295,16 @@ def judge(case: Case) -> Outcome:
     return Judge(case).run()
 
 
-def _planned(kernel: Any, key: str) -> Any:
-    if key.startswith("swizzle"):
+def is_product(kernel: Any) -> bool:
+    """Tell a kernel that multiplies: by tensor cores, or by dot products, as a note says."""
+    return bool(kernel.product) or any("dot products" in note for note in kernel.notes)
+
+
+def planned(kernel: Any, key: str) -> Any:
+    if key.startswith("swizzle"):  # of the operands: an epilogue's tensors have their own
         name = key.removeprefix("swizzle").removeprefix(" of ")
-        widths = {m.swizzle for m in kernel.tensor_maps if not name or m.tensor == name}
+        names = (name,) if name else OPERANDS
+        widths = {m.swizzle for m in kernel.tensor_maps if m.tensor in names}
         return widths.pop() if len(widths) == 1 else widths or None
     value = getattr(kernel, key)
     return value or 0 if key == "persistent" else value

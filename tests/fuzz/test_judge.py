@@ -1,6 +1,7 @@
 """The judge finds what is planted: one case for each class."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import tvm_hopper
 from tests.fuzz import arrays
 from tests.fuzz.case import BUILD, Case, Outcome, Program, Step, View
 from tests.fuzz.families.matmul import matmul_step
-from tests.fuzz.judge import CLASSES, FAULTS, judge
+from tests.fuzz.judge import CLASSES, FAULTS, is_product, judge, planned
 from tests.fuzz.planted import MATMUL, case, product, with_program, wrong
 from tvm_hopper.sim import Finding
 
@@ -45,6 +46,24 @@ def test_a_fault_of_a_program_that_stock_tvm_refuses_is_none():
     bad = product().text.replace("T.float32(0)", 'T.Cast("float32", T.erf(T.float16(0)))')
     made = Case(Program(bad), (Step("raise tvm_hopper.HopperError('oh')"),))
     says(made, "invalid")
+
+
+def test_dot_products_are_a_product():
+    kernel = SimpleNamespace(product=None, notes=("dot products: 32 threads a sum",))
+    assert is_product(kernel)
+    assert not is_product(SimpleNamespace(product=None, notes=("copies of rows",)))
+
+
+def test_a_swizzle_is_that_of_the_operands():
+    """A residual in a ring of its own has the widest."""
+    widths = {"A": 64, "B": 64, "R": 128}
+    kernel = SimpleNamespace(
+        tensor_maps=[SimpleNamespace(tensor=k, swizzle=v) for k, v in widths.items()]
+    )
+    assert planned(kernel, "swizzle") == 64
+    assert planned(kernel, "swizzle of R") == 128
+    kernel.tensor_maps[0].swizzle = 32
+    assert planned(kernel, "swizzle") == {32, 64}
 
 
 def test_wrong():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.fuzz.special import judge, values
-from tests.fuzz.special_steps import NUMPY, Program, evaluate, wrong
+from tests.fuzz.special_steps import NUMPY, Program, evaluate, moved_by_steps, wrong
 
 
 def test_a_sum_that_cancels_may_have_any_order():
@@ -82,6 +82,25 @@ def test_a_difference_that_cancels_has_the_error_of_its_operands():
     assert not judge(program, near)
     for other in (far, without, np.nan_to_num(near)):
         assert "wrong" in judge(program, other)
+
+
+def test_a_gelu_near_zero_has_the_error_of_the_sum_in_it():
+    """gelu(-5) * x, where float32's 1 + erf(u) is a few units of 2^-24; silu has no such sum."""
+    program = Program(92711000076, "float32", [(1, 4571)])
+    program.do("multiply", program.do("gelu", program.do("ceil", 0)), 0)
+    x = np.float32([[-5.9, -5.5, -5.1]])
+    gelu = NUMPY["gelu"](np.float64([[-5.0]]))
+    exact, rounded = (evaluate(program, [x], way) for way in (False, True))
+    bound = moved_by_steps(program, [x], exact)
+    unit = 2.5 * 2.0**-24  # of erf
+    for units, is_wrong in ((1, False), (-2, False), (8, True)):
+        found = ((gelu + units * unit) * x).astype("float32")
+        assert wrong(found, exact, rounded, "float32", moved=bound).all() == is_wrong
+        assert wrong(found, exact, rounded, "float32", moved=bound).any() == is_wrong
+    program.steps[1] = ("silu", (1,), {})
+    found = (NUMPY["silu"](np.float64([[-5.0]])) + 2 * unit) * x
+    silu = evaluate(program, [x], False)
+    assert wrong(found, silu, silu, "float32", moved=moved_by_steps(program, [x], silu)).any()
 
 
 @pytest.mark.parametrize(("name", "sign"), [("argmax", 1), ("argmin", -1)])

@@ -1,7 +1,5 @@
 """Reductions over dimensions with others behind them, on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -3,8 +3,6 @@
 With them products of one tensor with itself, and tiles chosen for a given cluster.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Products whose thread blocks load for one another, on a GPU: values in every form."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build, check

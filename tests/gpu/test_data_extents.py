@@ -1,7 +1,5 @@
 """Pipelines of as many turns as a tensor says, by each mechanism, on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Few rows whose warps load what they multiply, against float64 on the hardware; early weights."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build, check

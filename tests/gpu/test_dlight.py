@@ -1,7 +1,5 @@
 """Functions that Relax legalises, scheduled by our rules, and TVM's own beside them, on a GPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

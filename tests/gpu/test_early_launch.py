@@ -1,7 +1,5 @@
 """Kernels that begin early wait for what they read, and for who still reads what they write."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir

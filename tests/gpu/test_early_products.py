@@ -1,7 +1,5 @@
 """Products whose kernels begin while the launch in front of them ends, on the hardware."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build

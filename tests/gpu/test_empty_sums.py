@@ -1,7 +1,5 @@
 """Products whose sum has no term, on a GPU: zeros, from tensors that have no bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Products whose epilogue takes several columns of a row, on the GPU."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 import tvm_ffi

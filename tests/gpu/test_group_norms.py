@@ -1,7 +1,5 @@
 """Reductions over several axes, and what is read elsewhere than at its own element, on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te

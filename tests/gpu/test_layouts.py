@@ -1,7 +1,5 @@
 """Kernels that move elements, on a GPU: permuted dimensions, concatenation, padding, parts."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te, topi

@@ -1,7 +1,5 @@
 """Times of a model's kernels on the device, by the report, and the benchmark of whole models."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

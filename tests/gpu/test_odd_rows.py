@@ -1,7 +1,5 @@
 """Rows that begin at any element, several rows of a thread, and few long rows, on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Shared arrays in the same bytes, on a GPU: a ring behind a ring, staging behind a ring."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

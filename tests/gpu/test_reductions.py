@@ -1,7 +1,5 @@
 """Reductions to global memory in bulk, on a GPU: every operation and type, against numpy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """A small Llama on the device, in the size classes that its calls fall into, against float32."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products whose sum thread blocks share, on a GPU: values, and the same bits in each run."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

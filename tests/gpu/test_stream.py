@@ -1,7 +1,5 @@
 """Equal shares of all tiles' steps for persistent blocks: values, the same bits, two streams."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build, check, shapes

@@ -4,8 +4,6 @@ A call with PyTorch's tensors takes the workspace from PyTorch's allocator; one 
 no allocator, and runs in clusters.
 """
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Copies that step over rows, share a tensor map, or tell L2 something, on a GPU."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 

@@ -1,7 +1,5 @@
 """Encoders, convolutions and mixtures of experts of others, against PyTorch in float64."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

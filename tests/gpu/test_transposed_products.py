@@ -1,7 +1,5 @@
 """Products of few rows, multiplied as C^T = B^T A^T, against float64 on the hardware."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build, check

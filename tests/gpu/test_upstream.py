@@ -1,7 +1,5 @@
 """TVM's own schedules under the option, built for both chips, on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

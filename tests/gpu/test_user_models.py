@@ -1,7 +1,5 @@
 """Models of operators on the device, whoever computes what of them, against float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

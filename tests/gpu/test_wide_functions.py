@@ -1,7 +1,5 @@
 """Functions of 16 bits over all values, and norms far from zero, on a GPU against float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

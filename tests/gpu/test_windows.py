@@ -1,7 +1,5 @@
 """Pooling and depthwise convolutions on a GPU: values, by both layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

@@ -1,7 +1,5 @@
 """Sums by two kernels, and consumers in turn, on a GPU: values, and the same bits in each run."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.matmul_case import Case, build, check, shapes

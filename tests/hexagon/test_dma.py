@@ -188,6 +188,7 @@ def test_what_nobody_reads_lands_in_bytes_of_its_own(policy):
     assert len(tiles) == 2
 
 
+@pytest.mark.sampled(every=5)
 @POLICIES
 @pytest.mark.parametrize("stages", [[0, 1, 2], [0, 1, 3], [0, 2, 2]])
 @pytest.mark.parametrize("num_tiles", [0, 1, 2, 3, 7])

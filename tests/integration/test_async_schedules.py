@@ -228,6 +228,7 @@ def test_nothing_is_said_otherwise():
         built(vectors(), H200)
 
 
+@pytest.mark.sampled(every=3)
 @TARGETS
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_vectors_of_a_tile_with_longer_rows(target, dtype):

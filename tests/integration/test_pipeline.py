@@ -157,6 +157,7 @@ def test_a_broken_pass_is_named_when_checks_are_on(monkeypatch) -> None:
     pipeline.lower(ours(), H200, until="ours.Breaks")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("shape", [(512, 512, 512), ("m", 1000, 264), (8192, 8192, 512)], ids=str)
 def test_real_kernels_are_well_formed_after_each_pass(monkeypatch, shape) -> None:
     from tvm import s_tir

@@ -1,7 +1,5 @@
 """`tvm_hopper.sass`: the machine code of a kernel, in words."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 

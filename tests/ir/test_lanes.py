@@ -1,7 +1,5 @@
 """Lanes in quotients and remainders: taken out where no vector goes over an end."""
 
-from __future__ import annotations
-
 import pytest
 import tvm_ffi
 from tvm import tirx

@@ -196,6 +196,7 @@ def test_what_is_no_product_is_none():
     assert as_memory_bound(PRODUCT, H200) is None
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("mod", "kind"),
     [

@@ -132,6 +132,7 @@ def test_kernels_are_told_apart_by_what_changes_code():
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("mod", "find"),
     [

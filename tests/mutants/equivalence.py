@@ -12,6 +12,7 @@ import numpy as np
 
 from tvm_hopper.sim.machine.memory import RANK_SHIFT
 
+from .fences import fences_behind_meetings, without_fences_of_nothing
 from .last_uses import (
     CLUSTER_ARRIVE,
     without_added_meetings,
@@ -34,7 +35,6 @@ from .spare_syncs import (
     one_sum,
     released_by_any_warp,
     waits_for_grid,
-    without_fences_of_nothing,
     without_first_phase,
     without_grid_waits_of_others,
     without_unawaited_releases,
@@ -388,6 +388,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
 LAST_RULES: dict[str, Callable[[Trace], Trace]] = {
     "another one waits for the grid": without_grid_waits_of_others,
     "a fence of lanes that did nothing": without_fences_of_nothing,
+    "a fence in front of a meeting or behind it": fences_behind_meetings,
 }
 
 

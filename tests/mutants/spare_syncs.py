@@ -1,6 +1,5 @@
 """Waits, releases, barriers and fences that change nothing: rules of `equivalence.py`."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -294,54 +293,4 @@ def released_by_any_warp(trace: Trace) -> Trace:
         result[key] = kept
     for group, arrivals in released.items():
         result[group] = [Operation("released", (), (("0", sorted(arrivals, key=str)),))]
-    return result
-
-
-def without_fences_of_nothing(trace: Trace) -> Trace:
-    """Leave lanes out of a proxy fence that did nothing since their last one.
-
-    Nothing: neither an access nor a wait. A named barrier in between tells a lane of accesses of
-    others, unless the threads that meet there all did such a fence right in front of it: each
-    fence covers its own lane's accesses (PTX ISA 9.1, 8.9.1 "Causality order").
-    """
-    fences: dict[Any, dict[Any, list[Any]]] = {}  # barriers -> warps -> in front of each meeting
-    counts: dict[Any, set[Any]] = {}
-    for key, operations in trace.items():
-        for before, x in itertools.pairwise(operations):
-            if x.name in ("bar_sync", "bar_arrive"):
-                whole = before.name == "fence_proxy" and len(before.lanes) == len(x.lanes) == 32
-                fence = before.operands if whole and x.name == "bar_sync" else None
-                number = (key[:-1], x.operand("a"))
-                fences.setdefault(number, {}).setdefault(key, []).append(fence)
-                counts.setdefault(number, set()).add(x.operand("b"))
-
-    def covered(number: Any, turn: int) -> bool:
-        warps = fences[number].values()
-        alone = counts[number] == {32 * len(warps)} and len({len(x) for x in warps}) == 1
-        found = {x[turn] for x in warps} if alone else {None}
-        return len(found) == 1 and None not in found
-
-    result: Trace = {}
-    for key, operations in trace.items():
-        clean: dict[int, Any] = {}  # lanes that did nothing since this fence
-        turns: dict[Any, int] = {}
-        kept = []
-        for x in operations:
-            number = (key[:-1], x.operand("a"))
-            if x.name == "fence_proxy" and len(x.lanes) > 1:
-                left = tuple(lane for lane in x.lanes if clean.get(lane) != x.operands)
-                clean |= dict.fromkeys(x.lanes, x.operands)
-                if left:
-                    kept.append(Operation(x.name, left, x.operands))
-                continue
-            kept.append(x)
-            if number in fences and x.name in ("bar_sync", "bar_arrive"):
-                turns[number] = turns.get(number, -1) + 1
-                if covered(number, turns[number]):
-                    continue
-            # One lane of what is no access may be any: `elected_by_anybody`.
-            known = len(x.lanes) > 1 or (x.lanes and x.name in ("load", "store"))
-            gone = x.lanes if known else range(32)
-            clean = {lane: fence for lane, fence in clean.items() if lane not in gone}
-        result[key] = kept
     return result

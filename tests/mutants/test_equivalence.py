@@ -170,6 +170,30 @@ def test_a_fence_of_lanes_that_did_nothing_since_their_last():
         assert reason(warps(first), warps(second)) == "", between
 
 
+def test_a_fence_of_all_who_meet_is_in_front_of_the_meeting_or_behind_it():
+    """PTX ISA 9.1, 8.9.1: somewhere on the path from a write to an asynchronous access."""
+    known = "a fence in front of a meeting or behind it"
+    meet = bar(7, 64)
+    before = [STORE, FENCE, meet, WGMMA]
+    after = [STORE, meet, FENCE, WGMMA]
+    assert reason(warps(before, before), warps(after, after)) == known
+    twice = [STORE, FENCE, meet, STORE, FENCE, meet, WGMMA]
+    last = [STORE, meet, STORE, FENCE, meet, FENCE, WGMMA]
+    assert reason(warps(twice, twice), warps(last, last)) == known
+    # no fence, one in front of the write, or of one warp alone, or behind what reads
+    for other in (
+        [STORE, meet, WGMMA],
+        [FENCE, STORE, meet, WGMMA],
+        [STORE, meet, WGMMA, FENCE],
+    ):
+        assert reason(warps(before, before), warps(other, other)) == ""
+    assert reason(warps(before, before), warps(after, [STORE, meet, WGMMA])) == ""
+    # with a wait in front the fence may be for what has been read
+    read = [WAIT, FENCE, STORE, FENCE, meet, WGMMA]
+    written = [WAIT, STORE, FENCE, meet, WGMMA]
+    assert reason(warps(read, read), warps(written, written)) == ""
+
+
 def test_a_meeting_that_one_warp_alone_is_around_orders_nothing():
     """Barriers and copies of warp 0; the others come to the next meeting with nothing done."""
     before = warps([init(64), MEET, COPY, FENCE, MEET, LOAD], [MEET, FENCE, MEET, LOAD])

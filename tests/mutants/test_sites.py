@@ -79,6 +79,7 @@ def test_constants_stay_in_their_type():
     assert changes == {"plus one"}  # zero is already zero, and has nothing below
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_instruction_of_a_kernel_can_be_deleted(name):
     func = subject(name).device

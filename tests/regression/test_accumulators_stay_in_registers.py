@@ -144,6 +144,7 @@ def test_functions_of_float16_do_not_spill(shape: tuple[int, int]) -> None:
     check(built(shape, 4, value, **wide))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("trips", [1, 2])
 def test_a_pair_s_two_statements_are_right(trips: int) -> None:
     for shape in (EVEN, (120, 57)):

@@ -117,6 +117,7 @@ def test_a_product_that_runs_once_from_another_value(value: str) -> None:
     assert tvm_hopper.verify(ex, {"A": a, "B": b}).verdict == "clean"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("columns", "width"), [(208, 104), (256, 128)])
 def test_wide_tiles_of_three_consumers(columns: int, width: int) -> None:
     """C7602: 512 threads leave ptxas 128 registers, too few for 64 x 208 in one instruction."""

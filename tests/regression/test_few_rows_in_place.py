@@ -8,6 +8,7 @@ from tvm_hopper.simulation import verify
 from tvm_hopper.testing import workloads
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("rows", [17, 64])
 def test_rows_that_are_not_there_are_stored_nowhere(rows):
     types = {"dtype": "bfloat16", "out_dtype": "bfloat16"}

@@ -54,7 +54,7 @@ def test_what_tvm_leaves_on_a_loop_of_its_own_stays():
     assert set_notes_apart(others).same_as(others)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("roles", [None, hs.Roles(1)], ids=["alone", "producer"])
 @pytest.mark.parametrize("order", [{"persistent": 3}, {"group": 2}, {"early_launch": True}])
 def test_a_pipeline_right_inside_of_thread_blocks(order, roles):

@@ -96,6 +96,7 @@ def test_prefill_and_decode_share_their_functions():
     assert count == [16, 8]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["prefill", "decode"])
 def test_every_bit_is_kept(name):
     plain = models.legalized(llama(SMALL, attention="plain"))

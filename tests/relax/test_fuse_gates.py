@@ -1,7 +1,5 @@
 """A gate's activation in the kernel of gate and up, and what stays two kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -77,6 +75,7 @@ def reference(name, x, weight, *bias):
     return up / (1 + np.exp(-gate)) * (1 if name == "with_bias" else gate)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", FUSED)
 def test_one_kernel(name):
     mod = model(FUSED[name])

@@ -1,7 +1,5 @@
 """Memory-bound calls that become one kernel, and those that stay several."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import relax, tirx
@@ -94,7 +92,7 @@ FUSED = {  # what is read, and how many tensors the one function has
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("name", FUSED)
 def test_one_kernel(name):
     body, tensors = FUSED[name]

@@ -1,7 +1,5 @@
 """Products with a transposed tensor read it as it lies; those of one tensor alone are left."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

@@ -6,8 +6,6 @@ one layer of four experts. `imported/*.json.xz`: models of `benchmarks.models`, 
 PyTorch.
 """
 
-from __future__ import annotations
-
 import functools
 import lzma
 import warnings

@@ -1,7 +1,5 @@
 """Products of one input become one, and their weights are joined by a function of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -28,6 +26,7 @@ def run(mod, name, given):
     return models.on_processor(models.legalized(mod), name, given)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("params", ["packed", "plain"])
 def test_values_are_the_same(params):
     mod = separate_block(SMALL, "float32", params)

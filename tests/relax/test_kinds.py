@@ -1,7 +1,5 @@
 """Models of other kinds build, what is ours in them is right, and the report names the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax
@@ -18,7 +16,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.H
 
 PRODUCTS = {"encoder": 4, "convolutions": 1, "experts": 1}
 STOCK_WORD = {"encoder": "attention", "convolutions": "conv2d", "experts": "matmul"}
-SLOW = ("encoder", "experts")
 SIZES = {
     "encoder": {"batch": 2, "length": 3},
     "convolutions": {"batch": 2},
@@ -42,9 +39,8 @@ def test_builds_and_is_right(kind):
     assert other.name in str(said)
 
 
-@pytest.mark.parametrize(
-    "kind", ["convolutions", *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
-)
+@pytest.mark.slow  # test_every_bit_is_kept is of the rewrites, tests/sim_kernels of the kernels
+@pytest.mark.parametrize("kind", PRODUCTS)
 def test_values(kind):
     mod = kinds.export(kind)
     scheduled = models.schedule(mod)

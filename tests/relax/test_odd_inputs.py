@@ -1,7 +1,5 @@
 """Models that are no Llama: whoever computes a function, it builds, and the report names it."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import relax, tirx
 

@@ -1,7 +1,5 @@
 """What there is no report of: one clear error each."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import relax

@@ -1,7 +1,5 @@
 """argmax and argmin of rows of infinities and least numbers are places of the row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import relax

@@ -1,7 +1,5 @@
 """Models of operators build, and what is ours of them is right."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.relax import models, user_models

@@ -1,7 +1,5 @@
 """Functions of 16-bit tensors are those of float32, rounded once, in one kernel of ours."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

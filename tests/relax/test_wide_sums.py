@@ -1,7 +1,5 @@
 """What TVM's rules compute of a model sums in float32, too, unless sums are as the model says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

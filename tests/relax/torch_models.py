@@ -3,8 +3,6 @@
 Each function returns a module with random weights and its arguments; sizes are small.
 """
 
-from __future__ import annotations
-
 
 def encoder():
     import torch

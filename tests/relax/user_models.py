@@ -4,8 +4,6 @@ Each takes a type of floats and returns a module whose `main` takes tensors; SIZ
 symbols may be.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

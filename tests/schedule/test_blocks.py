@@ -1,7 +1,5 @@
 """Blocks of a function by one helper (`blocks=`): the others stay for other calls."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir, te
 

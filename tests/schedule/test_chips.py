@@ -1,7 +1,5 @@
 """Each part of compute capability 9.0 gets a choice of its own for kernels bound by memory."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir

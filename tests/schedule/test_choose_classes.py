@@ -1,7 +1,5 @@
 """Which size classes a product with symbolic rows gets when nobody names them."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -71,6 +69,7 @@ def test_few_rows_are_multiplied_transposed_and_many_are_not():
     assert not any(way for way, bound in zip(ways, bounds, strict=True) if bound >= 1024)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("change", [{"majors": ("mn", "mn")}, {"out_dtype": "float32"}])
 def test_layout_and_output_count(change):
     shapes = [(n, k) for n in (1024, 4096, 6144) for k in (512, 4096)]

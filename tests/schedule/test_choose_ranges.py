@@ -1,7 +1,5 @@
 """Which kernels a product with symbolic rows gets when nobody names them, and for which rows."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a memory-bound schedule chooses, as data: given back it makes the same kernel."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te

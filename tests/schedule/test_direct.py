@@ -1,7 +1,5 @@
 """Few rows whose warps load what they multiply: when they are chosen, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

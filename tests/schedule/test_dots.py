@@ -1,7 +1,5 @@
 """Dot products of few rows: when they are chosen, what serves them, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

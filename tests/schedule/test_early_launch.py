@@ -1,7 +1,5 @@
 """Kernels that begin while the launch in front of them ends: who asks, and that they are right."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -60,8 +58,8 @@ def test_early_kernels_compute_the_same(arch):
         mod = getattr(memory_bound, name)(4, 512)
         sch = s_tir.Schedule(mod)
         helper(sch, config=config)
-        report = verify(sch, against=mod, runs=(("on_wait", 0),), target=target)
-        assert report.verdict == "clean", str(report)
+        if arch == "sm_90a":  # on sm_80 it is the kernel without early launch
+            verify(sch, against=mod, runs=(("on_wait", 0),), target=target).require_clean()
         text = tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source()
         assert ("griddepcontrol.wait" in text) == (arch == "sm_90a")
 

@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("helper", "shape"), CASES)
 def test_one_field_leaves_a_choice_or_one_error(helper, shape):
     kind, text, _ = SWEEPS[helper]

@@ -1,7 +1,5 @@
 """What is in flight together, and what the caches are told of it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

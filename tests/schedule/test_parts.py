@@ -1,7 +1,5 @@
 """In how many parts a sum is taken when nobody says so, and what keeps it whole."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Copies and pipelines around plain loops: what they annotate, refuse, and leave for the passes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import s_tir

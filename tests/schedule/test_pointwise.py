@@ -75,6 +75,7 @@ def test_vectors_of_rows_that_are_none_are_whole_all_along(shape, dtype):
     assert re.search(r"\(u?int4\*\)\(X_ptr", text), text
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("given", [{"threads": 64, "chunks": 3}, {"chunks": 16}], ids=str)
 def test_threads_have_no_vectors_behind_a_rows_end(given):
     x, b = tensor(40, 33), tensor(33, name="B")
@@ -305,6 +306,7 @@ def text_of(mod, config=None):
     return capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))[0]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_of_columns_are_loaded_by_whole_vectors(parts):
     text = text_of(gate(5, 320, parts=parts), hs.PointwiseConfig(32, 1))
@@ -319,6 +321,7 @@ def test_parts_of_short_rows_fill_thread_blocks(columns, blocks):
     assert ir.static_int(kernel.extent) == blocks
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("rows", "columns"), [(6, 2688), (64, 4096)])
 def test_tiles_that_are_no_whole_rows_are_loaded_by_whole_vectors(rows, columns):
     """Elements are numbered all along: a tile begins inside a row, no vector does."""
@@ -357,6 +360,7 @@ def test_parts_that_begin_in_a_vector_are_loaded_one_by_one():
     assert "*(uint4*)(X_ptr" not in text_of(gate(5, 32, 35))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("columns", "offset"), [(24, 24), (32, 40)], ids=["columns", "offset"])
 def test_parts_that_begin_at_a_vector_are_loaded_by_vectors(columns, offset):
     assert "*(uint4*)(X_ptr" in text_of(gate(5, columns, offset))
@@ -412,8 +416,7 @@ def test_images_of_a_few_elements():
     (text,) = capture.cuda_sources(tvm.compile(sch.mod, target=TARGET))
     assert "make_longlong4" not in text
     given = {"X": np.random.default_rng(0).standard_normal((2, 2, 2, 768)).astype("float32")}
-    report = verify(sch.mod, given, target=TARGET, against=module(x, turned), progress=False)
-    assert report.verdict == "clean", report.table()
+    verify(sch.mod, given, target=TARGET, against=module(x, turned), progress=False).require_clean()
 
 
 @pytest.mark.parametrize(("columns", "threads"), [(128, 256), (256, 256), (512, 128)])

@@ -2,7 +2,7 @@
 
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import s_tir, te
 
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
@@ -74,6 +74,29 @@ def test_a_plain_store_is_no_reduction():
     copy = sch.cache_write("C", 0, "shared.dyn")
     with pytest.raises(ScheduleError, match="found no update in place"):
         hs.async_store(sch, copy, "tma", reduce="add")
+
+
+@pytest.mark.parametrize(
+    ("columns", "stored", "written"), [(4, 128, 16), (260, 1300, 1040), (32, 128, 128)]
+)
+def test_a_tile_of_fewer_elements_than_threads_store(columns, stored, written):
+    """TVM's copy has whole rows of all threads; of 4 x 32 threads write all."""
+    x = te.placeholder((64, columns), "float32", name="X")
+    y = te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="Y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    i, j = sch.get_loops("Y")
+    block, step, i = sch.split(i, [None, 4, 4])
+    sch.bind(block, "blockIdx.x")
+    _, thread = sch.split(sch.fuse(i, j), [None, 128])
+    sch.bind(thread, "threadIdx.x")
+    copy = sch.cache_write("Y", 0, "shared.dyn")
+    sch.reverse_compute_at(copy, step)
+    if columns % 32 == 0:
+        hs.async_store(sch, copy)
+        return
+    match = rf"a store of {stored} elements, of which threads write {written}; .*divide the tile"
+    with pytest.raises(ScheduleError, match=match):
+        hs.async_store(sch, copy)
 
 
 def test_a_loop_without_reductions_is_not_shared():

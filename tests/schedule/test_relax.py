@@ -64,6 +64,7 @@ def unit_loops(batch):
     return mod, tvm.tirx.transform.StmtSimplify()(mod)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("batch", [False, True])
 def test_loops_of_one_that_bind_nothing(batch):
     plain, mod = unit_loops(batch)

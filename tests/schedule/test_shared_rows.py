@@ -1,7 +1,5 @@
 """Long rows that share more than they have: when a persistent kernel keeps it in registers."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te

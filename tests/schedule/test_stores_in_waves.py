@@ -1,7 +1,5 @@
 """Outputs that leave by TMA without being asked: of several waves of deep sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

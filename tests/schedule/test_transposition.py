@@ -1,7 +1,5 @@
 """hs.pointwise: permuted dimensions go through tiles in shared memory, by vectors on both sides."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import defaultdict
@@ -108,8 +106,7 @@ def test_sides_that_are_known_at_run_time_have_tiles(shape):
     assert "through shared memory" in str(sch.mod)
     sizes = [3 if i == "n" else i for i in shape]
     given = {"X": np.random.default_rng(0).standard_normal(sizes).astype("float16")}
-    report = verify(sch.mod, given, target=TARGET, against=mod, progress=False)
-    assert report.verdict == "clean", report.table()
+    verify(sch.mod, given, target=TARGET, against=mod, progress=False).require_clean()
 
 
 def test_tensors_without_room_in_shared_memory_are_read_by_elements():

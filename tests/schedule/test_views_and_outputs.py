@@ -46,7 +46,7 @@ def check(mod, config=SMALL):
     return sch
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("shape", [(128, 128, 64), (100, 104, 72)], ids=["exact", "ragged"])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form, shape):

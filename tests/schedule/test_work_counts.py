@@ -1,7 +1,5 @@
 """A helper reads a program once, whatever it tries before it schedules it."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

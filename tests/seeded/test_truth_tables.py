@@ -42,6 +42,7 @@ BUILDS = {"shared": shared, "global": across_ctas}
 MOST = [1, pytest.param(len(PLACES), marks=pytest.mark.slow)]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("most", MOST)
 @pytest.mark.parametrize("hazard", HAZARDS)
 @pytest.mark.parametrize("name", BUILDS)

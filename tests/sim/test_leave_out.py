@@ -49,7 +49,7 @@ def ring_rules(build, name, policy, seed):
     return whole, short
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=10)
 @pytest.mark.parametrize(("policy", "seed"), [("eager", 0), ("on_wait", 0), ("random", 1)])
 @pytest.mark.parametrize(("build", "name"), RINGS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_ring_is_judged_alike_with_fewer_turns(build, name, policy, seed):
@@ -67,6 +67,7 @@ def test_most_rings_are_cut():
     assert sum(bool(ring_rules(*ring, "eager", 0)[1].cuts) for ring in some) > len(some) / 2
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mutation", some_quick([*GOLDEN, *MUTATIONS], 6), ids=_id)
 def test_a_golden_kernel_is_judged_alike_without_values(mutation):
     kernel = mutation.build()

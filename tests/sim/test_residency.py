@@ -43,6 +43,7 @@ def test_ctas_that_wait_for_earlier_ones_need_no_room():
     verify(chain(1, 40), given(1), runs=QUICK, num_sms=1).require_clean()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("more", [{}, {"max_ctas": 40}, {"blocks": [(0, 0, z) for z in range(40)]}])
 def test_ctas_that_wait_for_later_ones_must_fit(more):
     program = chain(1, 40, backwards=True)

@@ -88,6 +88,7 @@ def test_spans_of_a_role_do_not_overlap_and_leave_no_gap(clean):
         assert all(a != b for a, b in itertools.pairwise(kinds))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("policy", ["eager", "lifo", "random", "starve:consumer"])
 def test_the_lanes_are_the_same_under_every_policy(clean, policy):
     other = run(g1_warp_specialized.build(), policy=policy, seed=3).timeline()

@@ -41,7 +41,7 @@ def route(load, store, **more):
 # -- each way in and out
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("load", "store"), OURS)
 def test_every_route(load, store):
     check((37, 72), route(load, store, steps=3, stages=2 if load else None))
@@ -101,6 +101,7 @@ def test_ranks(load, store, rank):
     check(shape, Route(tile, 2, load, store, stages=2, threads=32, vector=1))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("load", "store", "rank"),
     [("tma", "tma", 1), ("bulk", "tma", 3), ("tma", "bulk", 4), ("cp_async", "bulk", 5)],
@@ -165,6 +166,7 @@ def check_symbolic(shape, route: Route, sizes: list[dict[str, int]], dtype: str 
         assert report.verdict == "clean", f"{values}: {report}"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("load", "store"), [("cp_async", None), ("cp_async", "bulk"), ("bulk", None)]
 )

@@ -76,7 +76,7 @@ def name_of(row):
 ROWS = pairwise(FACTORS, is_legal)
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("row", ROWS, ids=name_of)
 def test_cover(row):
     problem, tile, config = split(row)

@@ -44,7 +44,7 @@ def scheduled(m, n, k, layout, direct, form, **more):
     return mod, sch
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     mod, sch = scheduled(*FORMS[name])

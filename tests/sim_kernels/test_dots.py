@@ -35,7 +35,7 @@ def scheduled(m, n, k, dots, form=None, classes=None):
     return mod, sch
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
     mod, sch = scheduled(*FORMS[name])

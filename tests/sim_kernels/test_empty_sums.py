@@ -38,7 +38,7 @@ def product():
     return tvm.IRModule({"main": func})
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("terms", [0, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_sum_without_terms(mode, terms):

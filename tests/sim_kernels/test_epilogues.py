@@ -44,6 +44,7 @@ def test_chains(chain, shape):
     check(problem, (64, 32, 32), stages=2, consumers=2, wgmma_pending=1)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("persistent", [None, 2])
 def test_a_batch_of_one_in_bfloat16(persistent):
     problem = {"m": 136, "n": 72, "k": 40, "batch": True, "dtype": "bfloat16"}

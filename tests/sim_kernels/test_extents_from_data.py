@@ -102,6 +102,7 @@ def test_tiles(way, target):
     np.testing.assert_allclose(result.outputs["Y"], want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", ["tma", "cp_async", "none"])
 def test_what_is_given_is_followed(way):
     """Turns, and values, are those that the tensor of this call asks for, in every order."""

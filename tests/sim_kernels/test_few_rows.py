@@ -29,6 +29,7 @@ def parts_of(sch):
     return grid
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "rows", "columns", "parts"),
     [

@@ -103,7 +103,7 @@ FORMS = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_relax(form):
     mod = legalize(*form)

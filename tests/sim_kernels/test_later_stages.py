@@ -121,6 +121,7 @@ def test_what_hands_registers_on_runs_together(stages):
     judge(mod, 5, "registers")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("extent", "by", "roles"), [("n", "tma", False), ("n", "bulk", True), ("L[i]", "tma", False)]
 )

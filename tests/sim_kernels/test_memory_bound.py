@@ -120,6 +120,7 @@ def test_rows_that_are_streamed(name, passes, read):
     assert read["X"] == passes * inputs["X"].nbytes
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     "config",
     [

@@ -67,6 +67,7 @@ MORE = [
 ]
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("by", "stages", "trips", "roles", "inner_first", "target"),
     [*QUICK, *(pytest.param(*x, marks=pytest.mark.slow) for x in MORE)],

@@ -147,7 +147,7 @@ def built(mod):
     return load(module), dict(zip("AB", drawn, strict=False))
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("mod", "instruction", "which", "rule"),
     [

@@ -66,6 +66,7 @@ def annotated(stages: list[int], asynchronous: list[int], roles: bool = False, o
 # -- stages
 
 
+@pytest.mark.sampled(every=2)
 @each_way([0, 1, 2], [0, 0, 2], [1, 0, 3], name="stages")
 def test_copies_in_one_stage_and_in_several(by, roles, stages):
     row = "(i * 5 + k) * 8"
@@ -89,6 +90,7 @@ CONSUMERS = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("through", CONSUMERS)
 @each_way([0, 1, 2], [0, 2, 3], [0, 0, 1], [0, 1, 3], name="stages", quick=[("tma", False)])
 def test_consumers_in_several_stages(by, roles, through, stages):

@@ -23,6 +23,7 @@ def test_ragged_sizes(roles):
     check("exp_add", (61, 200), Tiling(steps=4, stages=3, roles=roles, **SMALL))
 
 
+@pytest.mark.sampled(every=2)
 @BOTH
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 def test_plain_readers_find_what_a_swizzle_moved(roles, swizzle):

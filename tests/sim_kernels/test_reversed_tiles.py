@@ -30,8 +30,7 @@ def reversed_rows(mechanism: str) -> s_tir.Schedule:
 @pytest.mark.parametrize("target", [H200, A100], ids=["sm_90a", "sm_80"])
 def test_threads_copy_them(target):
     sch = reversed_rows("auto")
-    report = tvm_hopper.verify(sch, target=target, runs=(("on_wait", 0), ("random", 1)))
-    assert report.verdict == "clean", str(report)
+    tvm_hopper.verify(sch, target=target, runs=(("on_wait", 0), ("random", 1))).require_clean()
     said = str(tvm_hopper.explain(sch, target))
     assert "not cp_async: copy of X into X_shared.dyn: found a store at " in said
 

@@ -53,6 +53,7 @@ def test_verified_clean(name, columns, given):
     ).require_clean()
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("config", [{"stage": True, "chunks": 1}, {"cluster": 1}], ids=str)
 def test_the_last_rows_have_policies_of_their_own(monkeypatch, config):
     monkeypatch.setattr(nests, "kept_bytes", lambda _: 2 * 1024 * 2)

@@ -58,7 +58,7 @@ def test_remainders(rest, layout):
     check(problem, stages=2, consumers=1)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("extent", [0, 1, 65, 63, 200, 64])
 def test_symbolic_rows(extent):
     problem = {"m": "m", "n": 40, "k": 72, "index": "int64", "epilogue": ("residual",)}
@@ -96,7 +96,7 @@ def test_a_narrow_accumulator_is_widened_on_request(accumulator):
     check(problem, SMALL, stages=2, consumers=1, accumulate="float32")
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "form",
     [

@@ -45,7 +45,7 @@ def inputs(plain, m):
     return dict(zip(names, given, strict=False)), (names[-1], shape, dtype), given
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(("m", "kernel"), CASES.items())
 def test_rows_at_and_around_the_bounds(plain, program, m, kernel):
     values, (name, shape, dtype), given = inputs(plain, m)

@@ -125,7 +125,7 @@ def test_what_is_wrong_is_found(name):
     assert want & rules, rules
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=8)
 @pytest.mark.parametrize("form", list(FORMS)[1:])
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_found_in_other_forms(name, form):

@@ -32,7 +32,7 @@ def check(sch) -> None:
     assert "values compared" in str(report)
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("problem", "config"),
     [

@@ -42,6 +42,7 @@ def test_every_swizzle(swizzle):
     check_copy((37, 192), Route((8, 64), 3, stages=2, swizzle=swizzle))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", ["load", "store"])
 @pytest.mark.parametrize("mechanism", ["auto", "none"])
 def test_what_no_hardware_moves_is_shared_out_among_the_threads(way, mechanism):

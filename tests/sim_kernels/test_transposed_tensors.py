@@ -17,6 +17,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_verified_clean(name):
     sch = s_tir.Schedule(PROGRAMS[name])

@@ -26,7 +26,7 @@ def count(problem, tile, **config):
     return len(instructions(func, TURN)), lanes
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("problem", "tile", "config"),
     [

@@ -1,7 +1,5 @@
 """Pooling and depthwise convolutions by `hs.pointwise`: values, widths of loads, refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

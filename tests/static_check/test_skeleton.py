@@ -141,7 +141,7 @@ MANY_STATES = ("G2", "G7", "softmax by clusters", "softmax, records by copies", 
 RIGHT = [slow_but_hopper(golden) for golden in GOLDEN if golden.name not in MANY_STATES]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize("built", [*(BY_ID[n] for n in WRONG), *RIGHT],
                          ids=lambda x: getattr(x, "id", getattr(x, "name", None)))  # fmt: skip
 def test_reduced_and_full_exploration_agree(built):

@@ -1,7 +1,5 @@
 """Buffers in the same bytes: what stands between the last use of one and the first of another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -219,13 +219,13 @@ every = settings(
 )
 
 
-@settings(every, max_examples=150)
+@settings(every, max_examples=80)
 @given(bodies())
 def test_placed_syncs_are_enough_and_none_is_superfluous(body: Body) -> None:
     judge(body)
 
 
-@settings(every, max_examples=50)
+@settings(every, max_examples=25)
 @given(pipelines())
 def test_the_same_of_rings_that_are_filled_ahead(body: Body) -> None:
     judge(body)
@@ -252,7 +252,7 @@ def overlay(body: Body) -> Body:
     return tuple(map(change, body))
 
 
-@settings(every, max_examples=100)
+@settings(every, max_examples=60)
 @given(bodies())
 def test_buffers_in_the_same_bytes_are_kept_apart_by_syncs(body: Body) -> None:
     judge(overlay(body))

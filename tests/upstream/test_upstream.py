@@ -42,7 +42,7 @@ def each_on_each_target():
             yield pytest.param(x, target, marks=marks, id=f"{target}-{x.name}")
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=6)
 @pytest.mark.parametrize(("schedule", "target"), list(each_on_each_target()))
 def test_a_schedule_is_what_the_page_says(schedule, target):
     found = judge(schedule, target, OURS)

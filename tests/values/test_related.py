@@ -30,6 +30,7 @@ def split(mode: str, parts: int = 4, size: int = 256):
     return mod, sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("mode", ["workspace", "serial", "atomic"])
 def test_parts_of_long_sums_are_compared_in_part(monkeypatch, mode):
     monkeypatch.setattr(values, "WORK", {"integers": 2e6, "normal": 1e6})

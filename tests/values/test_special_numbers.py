@@ -108,6 +108,7 @@ def with_constant(program, old, new):
     return with_nodes(program, tirx.FloatImm, apply)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [

@@ -35,7 +35,7 @@ def finding_of(report):
 # -- right kernels are clean ----------------------------------------------------------------------
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", forms.FORMS)
 def test_every_form_of_a_matmul(name):
     mod = forms.FORMS[name](128, 72, 128, "float16")
@@ -47,6 +47,7 @@ def test_every_form_of_a_matmul(name):
     assert "bit for bit" in report.values.text
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("shape", "more"),
     [

@@ -40,6 +40,73 @@ def _is_sum(block: ir.SBlock) -> bool:
     return any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
 
 
+def check_store(sch: s_tir.Schedule, where: str, copy: Any, reduces: bool) -> None:
+    """Refuse what is no copy out of shared memory, or one of elements that no thread wrote."""
+    node = sch.get(copy)
+    reads, writes = (
+        [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)
+    )
+    if reduces:
+        reads = [scope for scope in reads if scope != "global"]
+    if reads != ["shared.dyn"] or writes != ["global"]:
+        raise cannot_schedule(
+            where,
+            f"a read from {reads} and a write to {writes}",
+            'a copy from "shared.dyn" to "global", as cache_write leaves it',
+        )
+    found, written = _stored_and_written(sch, copy)
+    if found > written:
+        raise cannot_schedule(
+            where,
+            f"a store of {found} elements, of which threads write {written}",
+            "a tile of as many elements as the threads write",
+            "split the loops that are bound to threads so that they divide the tile: TVM's "
+            "reverse_compute_at ignores their condition",
+        )
+
+
+def _stored_and_written(sch: s_tir.Schedule, copy: Any) -> tuple[int, int]:
+    """Count the elements that a copy stores, and those that its one producer writes before it.
+
+    Both in an iteration of the loops around the two of them; zeros where that is not known.
+    """
+    producers = sch.get_producers(copy)
+    if len(producers) != 1:
+        return 0, 0
+    tile = next(x.source for x in sch.get(copy).reads if ir.is_shared(x.source))
+    blocks = [copy, producers[0]]
+    nests = [[sch.get(loop) for loop in sch.get_loops(block)] for block in blocks]
+    outer = sum(a.same_as(b) for a, b in zip(*nests, strict=False))
+    body = sch.mod[sch.func_working_on].body
+    counts = []
+    for block, nest in zip(blocks, nests, strict=True):
+        node = sch.get(block)
+        (realize,) = (x for x in ir.find_all(body, ir.SBlockRealize) if x.block.same_as(node))
+        region = next(x for x in (*node.reads, *node.writes) if x.source.same_as(tile))
+        of_block = prod(int(x.extent) if _is_number(x.extent) else 0 for x in region.region)
+        counts.append(of_block * _count_iterations(nest[outer:], realize.predicate))
+    return (counts[0], counts[1]) if all(counts) else (0, 0)
+
+
+def _count_iterations(loops: list[ir.For], predicate: Any) -> int:
+    """Count iterations of a nest under conditions `i * 128 + j < 16`; 0 if an extent is unknown."""
+    extents = {x.loop_var: int(x.extent) if _is_number(x.extent) else 0 for x in loops}
+    total = prod(extents.values())
+    for term in ir.conjuncts(predicate) if total else ():
+        if not isinstance(term, tirx.LT) or not _is_number(term.b):
+            continue
+        inside = [x for x in extents if ir.uses(term.a, x)]
+        last = ir.simplify(ir.substitute(term.a, {x: extents[x] - 1 for x in inside}))
+        count = prod(extents[x] for x in inside)
+        if ir.is_const(last, count - 1):  # one number of each iteration, and of no other loop
+            total = total // count * min(count, int(term.b))
+    return total
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, tirx.IntImm)
+
+
 def find_loads(node: Any) -> list[ir.SBlock]:
     """Return the blocks that request an asynchronous copy into shared memory."""
     blocks = ir.find_blocks(node, keys.ASYNC_COPY)

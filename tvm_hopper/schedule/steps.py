@@ -282,27 +282,16 @@ def async_store(
     Raises
     ------
     ScheduleError
-        The block is not a copy out of shared memory, an argument is illegal, or the block does not
-        compute the given `reduce`.
+        The block is not a copy out of shared memory, or one that stores beyond the tensor; an
+        argument is illegal, or the block does not compute the given `reduce`.
     """
     copy = as_block(sch, copy)
-    node = sch.get(copy)
-    where = f"block {node.name_hint}"
+    where = f"block {sch.get(copy).name_hint}"
     mechanism = as_choice(where, "mechanism", mechanism, STORES) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     slots = as_int(where, "slots", slots, 1, keys.MOST_STORE_SLOTS)
-    reads, writes = (
-        [str(x.source.scope()) for x in regions] for regions in (node.reads, node.writes)
-    )
     reduce = reductions.check_update(sch, where, copy, mechanism, reduce)
-    if reduce is not None:
-        reads = [scope for scope in reads if scope != "global"]
-    if reads != ["shared.dyn"] or writes != ["global"]:
-        raise cannot_schedule(
-            where,
-            f"a read from {reads} and a write to {writes}",
-            'a copy from "shared.dyn" to "global", as cache_write leaves it',
-        )
+    plain_loops.check_store(sch, where, copy, reduce is not None)
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)
     if swizzle is not None:
         _ask(sch, where, copy, keys.SWIZZLE, swizzle)

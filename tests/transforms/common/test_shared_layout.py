@@ -1,7 +1,5 @@
 """SharedLayout: where elements lie, against the patterns that the hardware applies."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import tirx
 

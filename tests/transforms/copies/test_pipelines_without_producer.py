@@ -1,7 +1,5 @@
 """Producers where a chip has none: every thread loads and computes, which is told."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm.ir.transform import PassContext

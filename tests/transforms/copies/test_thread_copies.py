@@ -1,7 +1,5 @@
 """Copies that threads make after all: each element once, also where run time knows how many."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

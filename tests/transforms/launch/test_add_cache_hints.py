@@ -1,7 +1,5 @@
 """AddCacheHints: vectors that are loaded with a word to the caches."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 

@@ -1,7 +1,5 @@
 """EnableProgrammaticLaunch: what is loaded before earlier launches have ended."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir, te, tirx

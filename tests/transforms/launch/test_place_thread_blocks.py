@@ -73,6 +73,7 @@ def test_a_chip_without_clusters():
     assert "launched_together" not in text
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("config", [{"rows": 2}, {"rows": 1, "stage": True, "chunks": 1}], ids=str)
 def test_rows_that_leave_a_cluster_broken(config):
     mod = memory_bound.layer_norm(5, 1024)

@@ -1,7 +1,5 @@
 """RecordModelChoice: what a model chose is noted, and the kernel's mark goes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, notes_of, parse, run

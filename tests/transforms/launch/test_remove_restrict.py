@@ -1,7 +1,5 @@
 """RemoveRestrict: kernels that begin early promise nothing of their pointers."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

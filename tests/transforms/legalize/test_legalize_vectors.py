@@ -1,7 +1,5 @@
 """LegalizeVectors: vectors as long as a thread can load and the CUDA code generator can print."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

@@ -76,6 +76,7 @@ def test_a_value_of_what_the_first_one_stores_stays_behind_it():
     assert not plan_pairs(plain(second=0)).stores
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", ["layer_norm", "softmax"])
 def test_values_are_the_same(name: str):
     mod = getattr(memory_bound, name)(4, 512)

@@ -1,7 +1,5 @@
 """UnrollRegisterLoops: loops that index arrays of a thread are unrolled by the CUDA compiler."""
 
-from __future__ import annotations
-
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper.transforms.legalize.unroll_register_loops import UnrollRegisterLoops, plan_loops
 

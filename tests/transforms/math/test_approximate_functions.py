@@ -89,6 +89,7 @@ def test_columns_take_turns_at_the_chips_reciprocal():
     assert tvm_ffi.structural_equal(let.value, (store.indices[-1] % 2).equal(1))
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("form", ["untransposed", "transposed"])
 def test_indices_stand_in_front_of_names_in_a_value(form):
     # TVM's CommonSubexprElim used them behind such a name before they were there

@@ -1,7 +1,5 @@
 """A quotient by a row's value becomes a product, where nobody sees its rounding."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Sums of powers of one value: which are found, and what is computed instead."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm_ffi

@@ -1,7 +1,5 @@
 """widen_narrow_floats: functions that CUDA does not have for 16 bits are computed in float32."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm

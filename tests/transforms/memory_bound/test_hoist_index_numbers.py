@@ -1,7 +1,5 @@
 """hoist_index_numbers: a thread divides once for the elements that it loads one by one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

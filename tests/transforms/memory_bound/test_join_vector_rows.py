@@ -1,7 +1,5 @@
 """join_vector_rows: vectors that go over the end of a row say where they begin."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

@@ -1,7 +1,5 @@
 """split_vector_tails: the last elements of a tensor leave its vectors whole."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

@@ -1,7 +1,5 @@
 """unstage_rows: rows that are read from memory where a chip has no bulk copies."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir

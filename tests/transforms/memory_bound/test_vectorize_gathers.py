@@ -1,7 +1,5 @@
 """vectorize_gathers: neighbouring elements that are read elsewhere are one load."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

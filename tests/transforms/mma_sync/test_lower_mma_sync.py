@@ -1,7 +1,5 @@
 """LowerMmaSync: lanes load what they multiply, and hold what they have summed."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir
 

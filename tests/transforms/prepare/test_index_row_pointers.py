@@ -1,7 +1,5 @@
 """IndexRowPointers: what ldmatrix reads by pointer gets the indices of an element."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.transforms.scripts import check, parse, run

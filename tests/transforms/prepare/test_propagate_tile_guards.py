@@ -1,7 +1,5 @@
 """PropagateTileGuards: what reads a tile has the condition of what fills it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tvm
@@ -108,6 +106,5 @@ def test_more_thread_blocks_than_tiles(store):
     for nest in nests:
         sch.bind(sch.split(nest, [None, 128])[1], "threadIdx.x")
     hs.pipeline(sch, step, stages=2)
-    report = verify(sch.mod, target="nvidia/nvidia-h200", against=mod)
-    assert report.verdict == "clean", str(report)
+    report = verify(sch.mod, target="nvidia/nvidia-h200", against=mod).require_clean()
     assert np.all(report.values.checked)

@@ -1,7 +1,5 @@
 """SimplifyRegisterIndices: register arrays are read by the indices that they are filled by."""
 
-from __future__ import annotations
-
 import tvm
 from tvm import s_tir, te, topi
 

@@ -1,7 +1,5 @@
 """How many rooms the values have that thread blocks of a cluster send each other in turns."""
 
-from __future__ import annotations
-
 import pytest
 from tvm import s_tir, tirx
 

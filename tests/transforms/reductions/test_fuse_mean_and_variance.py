@@ -1,7 +1,5 @@
 """fuse_mean_and_variance: mean and squares are reduced in one exchange."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tvm import s_tir
@@ -226,8 +224,7 @@ def test_verified_clean(threads):
     """Of 4, 8 and 32 values that warps of a cluster have sent."""
     config = CLUSTER | {"threads": threads}
     sch = scheduled(2, threads * 4 * 8, "bfloat16", **config)
-    report = verify(sch, against=memory_bound.layer_norm(2, threads * 4 * 8))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(2, threads * 4 * 8)).require_clean()
 
 
 @pytest.mark.parametrize("form", ["S[0] / T.float32(512)", "S[0] * T.float32(0.001953125)"])
@@ -244,5 +241,4 @@ def test_a_layer_norm_without_a_block_for_the_mean():
     sch = s_tir.Schedule(memory_bound.layer_norm(2, 1024))
     sch.compute_inline("mean")
     hs.row_reduction(sch, config=hs.RowReductionConfig(**CLUSTER))
-    report = verify(sch, against=memory_bound.layer_norm(2, 1024))
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=memory_bound.layer_norm(2, 1024)).require_clean()

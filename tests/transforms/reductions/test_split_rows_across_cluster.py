@@ -1,7 +1,5 @@
 """Parts of a row on the thread blocks of a cluster, or in turn without clusters."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir

@@ -1,7 +1,5 @@
 """What ReduceAcrossThreads refuses."""
 
-from __future__ import annotations
-
 from tests.transforms.reductions.test_split_rows_across_cluster import BEFORE as CLUSTER
 from tests.transforms.refusals.case import case, on, rows
 from tvm_hopper.transforms.reductions.reduce_across_threads import ReduceAcrossThreads

@@ -1,7 +1,5 @@
 """One kernel with a workspace and one in clusters, chosen by what a call comes with."""
 
-from __future__ import annotations
-
 import pytest
 import tvm
 from tvm import s_tir
@@ -115,8 +113,7 @@ def test_both_kernels_are_judged_and_explained(parts, names):
     sch = s_tir.Schedule(plain)
     given = {"tile": (64, 16, 16), "stages": 2, "consumers": 1}
     hs.matmul(sch, "C", hs.MatmulConfig(**given, split_k=hs.SplitK(parts, "caller")))
-    report = tvm_hopper.verify(sch, against=plain)
-    assert report.verdict == "clean", str(report)
+    report = tvm_hopper.verify(sch, against=plain).require_clean()
     assert {x.kernel for x in report.choices} == {"main_kernel", "main_kernel_1", "main_kernel_2"}
     kernels = tvm_hopper.explain(sch, target="nvidia/nvidia-h200").kernels
     said = {x.launched_for for x in kernels}

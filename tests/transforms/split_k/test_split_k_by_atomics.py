@@ -1,7 +1,5 @@
 """split_k_by_atomics: parts are added to an output that a kernel in front sets to zero."""
 
-from __future__ import annotations
-
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tvm_hopper import ir
 from tvm_hopper.transforms.split_k.split_k_by_atomics import plan_atomic_split_k, split_k_by_atomics

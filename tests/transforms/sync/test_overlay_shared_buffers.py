@@ -1,7 +1,5 @@
 """Arrays that have no room side by side are allocated together, and marked."""
 
-from __future__ import annotations
-
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper.transforms.sync.overlay_shared_buffers import OverlaySharedBuffers
 

@@ -42,6 +42,7 @@ def test_a_square():
     assert lines == ["0 1 14 15", "3 2 13 12", "4 7 8 11", "5 6 9 10"]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize(
     ("rows", "columns", "group"), [(8, 8, 8), (11, 10, 5), (3, 9, 8), (9, 3, 2), (20, 19, 1 << 20)]

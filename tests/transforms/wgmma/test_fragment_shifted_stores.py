@@ -54,8 +54,7 @@ def test_values(columns, tile, config):
 
 def test_what_the_program_says_is_what_is_stored():
     mod, sch = scheduled(75, 40)
-    report = verify(sch, against=mod)
-    assert report.verdict == "clean", report.table()
+    verify(sch, against=mod).require_clean()
 
 
 @pytest.mark.parametrize(

@@ -161,8 +161,7 @@ def product():
 
 def test_values_and_every_interleaving(product):
     mod, sch, _, _ = product
-    report = tvm_hopper.verify(sch, against=mod)
-    assert report.verdict == "clean", str(report)
+    tvm_hopper.verify(sch, against=mod).require_clean()
     text = tvm.compile(sch.mod, target="nvidia/nvidia-h200").mod.imports[0].inspect_source()
     assert "_ahead_wide" in text
 

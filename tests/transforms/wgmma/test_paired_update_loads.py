@@ -1,7 +1,5 @@
 """Fragment loops of an update in place: its old pair is loaded at once, before it is stored."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -176,14 +176,16 @@ class _StripSearch:
         loaded = elements * work.loaded * (1 + self._passes_again(tile, together, count))
         many = tile.trips == 1 and tile.flight * tile.vector > MANY_ELEMENTS
         moved = (loaded + elements * work.stored) * (1 + self._lost(tile) + MANY_LOSS * many)
-        flight = together * tile.rows * tile.width * tile.flight * work.loaded
+        at_once = min(tile.rows * tile.flight, work.length) * min(tile.width, work.columns)
+        flight = together * at_once * work.loaded
         share = min(1.0, count / chip.num_sms, flight / model.flight(model.rates.enough_bytes))
         rate = 2 * model.loaded_bytes * chip.num_sms * share
         rate *= 1 - model.rates.idle_share / together**2
         exchanges = 0 if tile.rows == 1 else 1 + (tile.rows > ROWS_COMBINED_BY_EACH)
         turns = count / (chip.num_sms * together)
         exchange = work.reductions * exchanges * (BARRIER_CYCLES + threads)
-        waits = turns * (exchange + BLOCK_CYCLES) / together
+        # others hide what a thread block waits for, but of the last one
+        waits = max(turns / together, 1.0) * exchange + turns / together * BLOCK_CYCLES
         kernels = 2 * work.groups + bool(work.stored) if tile.blocks > 1 else 1
         return (moved / rate + waits + kernels * LAUNCH_CYCLES, threads, tile.threads)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import (
@@ -90,6 +91,33 @@ def choose_strips(
         need = "whole warps, at most 1024 threads, rows for all, and registers for what they keep"
         raise cannot_schedule("ColumnReductionConfig", found_text, need)
     return StripChoice(found[0], search.room(found[0]), search.describe(found[0]))
+
+
+def least_cycles(work: StripWork) -> float:
+    """Estimate the cycles of the best kernel whose thread blocks have whole columns."""
+    given = ColumnReductionConfig(blocks=1)
+    search = _StripSearch(work, given, model_of_target())
+    return min((search.time(x)[0] for x in search.tiles()), default=inf)
+
+
+def cycles_of_sums(work: StripWork, count: int, in_flight: int) -> float:
+    """Estimate the cycles of thread blocks that leave sums of rows, and of what combines them.
+
+    Parameters
+    ----------
+    work : StripWork
+        The program.
+    count : int
+        Thread blocks.
+    in_flight : int
+        Bytes that one of them has requested.
+    """
+    model = model_of_target()
+    sms = model.chip.num_sms
+    flight = -(-count // sms) * in_flight
+    share = min(1.0, count / sms, flight / model.flight(model.rates.enough_bytes))
+    moved = work.length * work.columns * work.loaded
+    return moved / (2 * model.loaded_bytes * sms * share) + 2 * LAUNCH_CYCLES
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,8 @@ class _RowSearch:
         work, given = self.work, self.given
         rows = given.rows or max(1, FEWEST_THREADS // threads)
         chunks = -(-work.columns // (work.vector * threads * cluster))
-        early = preloaded_registers(work, chunks) if preload else 0
+        # of shifted rows, conditions keep the compiler from loading a vector after another's use
+        early = preloaded_registers(work, chunks) if preload or work.shift else 0
         tile = RegisterTile(threads, work.vector, chunks, rows, cluster, work.shift)
         tile = replace(tile, unroll=self._unroll(tile))
         held = chunks * tile.unroll

@@ -36,8 +36,12 @@ COPIED = (
     "are free"
 )
 HOIST = (
-    "bind the weights and fold (relax.transform.BindParams), or make them once "
-    "(relax.transform.LiftTransformParams)"
+    "cast them once (tvm_hopper.relax.to_half and cast_weights), bind and fold them "
+    "(relax.transform.BindParams), or make them once (relax.transform.LiftTransformParams)"
+)
+FLOAT32, HALVE = (
+    "found float32; need a type that tensor cores multiply",
+    ("tvm_hopper.relax.to_half(mod) lets products have 16 bits"),
 )
 _STYLE = """<style>
 .tvmh{font-family:system-ui,sans-serif;font-size:13px} .tvmh table{border-collapse:collapse}
@@ -61,7 +65,9 @@ def reason(record: FunctionRecord) -> str:
         return record.rule
     told = [(rule, why) for rule, why in record.refused if why not in ("", NOT_APPLICABLE)]
     fits = [x for x in told if x[0] == RULE_OF_KIND.get(record.kind)]
-    return next((f"{rule}: {plain_text(why)}" for rule, why in [*fits, *told]), "")
+    text = next((f"{rule}: {plain_text(why)}" for rule, why in [*fits, *told]), "")
+    head, wide, _ = text.partition(FLOAT32)
+    return f"{head}{wide}; {HALVE}" if wide else text
 
 
 def class_rows(record: FunctionRecord) -> list[tuple[str, str]]:

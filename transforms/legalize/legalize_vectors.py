@@ -31,6 +31,7 @@ from tvm_hopper.requests.bodies import is_requested
 from tvm_hopper.requests.keys import STAGE
 from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
+from .load_before_choice import load_before_choice
 from .view_bools import copy_bools_as_bytes
 
 
@@ -119,5 +120,6 @@ def _aligned_lanes(loop: ir.For, *, has_slots: bool) -> int:
 LegalizeVectors = function_pass(
     "LegalizeVectors",
     copy_bools_as_bytes,
+    load_before_choice,
     kernel_step(plan_vectors, rewrite_vectors, when=is_requested),
 )

@@ -6,7 +6,6 @@
     vectors that go over the end of a row say where they begin                 join_vector_rows.py
     elements that lie side by side where an index starts are a vector          vectorize_gathers.py
     where elements are loaded one by one, a thread divides once              hoist_index_numbers.py
-    what a choice between elements loads is loaded before it                load_before_choice.py
 
 Before: a thread's registers are its own, conditions stand on blocks.  After: no condition on an
 element around a vector, no neighbours that are loaded one by one, in kernels bound by memory.
@@ -20,7 +19,6 @@ from .align_row_vectors import align_row_vectors
 from .clamp_rows import clamp_rows
 from .hoist_index_numbers import hoist_index_numbers
 from .join_vector_rows import join_vector_rows
-from .load_before_choice import load_before_choice
 from .split_vector_tails import split_vector_tails
 from .vectorize_gathers import vectorize_gathers
 
@@ -32,5 +30,4 @@ VectorizeAccesses = function_pass(
     join_vector_rows,
     vectorize_gathers,
     hoist_index_numbers,
-    load_before_choice,
 )

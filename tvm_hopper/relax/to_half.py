@@ -73,7 +73,7 @@ def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
     if dtype == TYPES[0]:
         mod = relax.transform.ToMixedPrecision(out_dtype=dtype)(mod)
     else:
-        mod = _rewritten(mod, _Products(mod, dtype), lambda x: x)
+        mod = _rewritten(mod, _HalfOperands(mod, dtype), lambda x: x)
     mod = _rewritten(mod, _Casts(mod), lambda func: _narrowed(func, dtype))
     return relax.transform.CanonicalizeBindings()(mod)
 
@@ -162,7 +162,7 @@ def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
 
 
 @mutator
-class _Products(PyExprMutator):  # type: ignore[misc]
+class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     """Casts operands of products; results stay float32."""
 
     def __init__(self, mod: tvm.IRModule, dtype: str) -> None:

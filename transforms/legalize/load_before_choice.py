@@ -7,6 +7,8 @@
 A `Select` has both of its values. TVM's RewriteUnsafeSelect makes a branch of one that loads, and
 the threads of each side would wait for memory in turn. Registers are read in any case.
 
+Part of LegalizeVectors.
+
 Before: elements are dealt out to threads.  After: no choice outside of vectors loads from memory.
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper.transforms.memory_bound.load_before_choice import load_before_choice
+from tvm_hopper.transforms.legalize.load_before_choice import load_before_choice
 
 KERNEL = """
 def func(

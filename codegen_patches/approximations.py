@@ -2,6 +2,7 @@
 
     ex2.approx.ftz.f32     2 ulp (PTX ISA 9.1, 9.7.3.21); subnormal numbers are taken for zero
     rcp.approx.ftz.f32     1 ulp (9.7.3.13); so are they here
+    rcp.approx.f32         1 ulp, also of subnormal numbers
     tanh.approx.f32        2^-11 of the value (9.7.3.22)
 
 1/x of numbers from one on has a second form, by multiply-adds: tensor cores wait for what is
@@ -25,10 +26,16 @@ from .operators import make_known
 
 EX2 = "tvm_hopper_ex2_ftz"
 RCP = "tvm_hopper_rcp_ftz"
+WHOLE_RANGE_RCP = "tvm_hopper_rcp_approx"
 TANH = "tvm_hopper_tanh_approx"
 IN_TURNS = "tvm_hopper_rcp_in_turns"
 DIVIDE = "tvm_hopper_divide_by"
-_INSTRUCTIONS = {EX2: "ex2.approx.ftz.f32", RCP: "rcp.approx.ftz.f32", TANH: "tanh.approx.f32"}
+_INSTRUCTIONS = {
+    EX2: "ex2.approx.ftz.f32",
+    RCP: "rcp.approx.ftz.f32",
+    WHOLE_RANGE_RCP: "rcp.approx.f32",
+    TANH: "tanh.approx.f32",
+}
 TEXTS = {
     name: (
         "(float x)",
@@ -80,6 +87,12 @@ def reciprocal(x: Any) -> Any:
     """Build 1/x of a float32: zero beyond 2^126."""
     register()
     return ir.call_op(f"tirx.{RCP}", "float32", x)
+
+
+def whole_range_reciprocal(x: Any) -> Any:
+    """Build 1/x of a float32: subnormal where it is."""
+    register()
+    return ir.call_op(f"tirx.{WHOLE_RANGE_RCP}", "float32", x)
 
 
 def reciprocal_in_turns(x: Any, is_odd: Any) -> Any:

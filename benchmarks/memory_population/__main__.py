@@ -23,7 +23,7 @@ from typing import Any
 
 from tvm_hopper.relax.records import OURS
 
-from .building import build, libraries
+from .building import build, libraries, path_of_several
 from .frameworks import draw, to_torch
 from .problems import KINDS, Problem, population
 
@@ -31,6 +31,7 @@ SET_BYTES = 150 << 20  # of the sets of inputs that one graph visits
 MOST_SETS = 64
 LEAST_US = 3.0  # times below count as this
 CLIP = 1.5  # of a ratio in a mean
+LEAST_OF_SEVERAL = 0.9  # of the speed of several kernels: below, one is slower
 REPEATS = 15
 WORST = 10  # that are printed by name
 
@@ -78,7 +79,10 @@ def measure(problem: Problem, path: str, computed_by: Sequence[str]) -> dict[str
 
     from benchmarks import timing
 
-    main = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda(0))["main"]
+    def load(path: str) -> Any:
+        return relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cuda(0))["main"]
+
+    main = load(path)
 
     def ours(*given: Any) -> tuple[Any, ...]:
         made = main(*map(tvm.runtime.from_dlpack, given))
@@ -105,6 +109,10 @@ def measure(problem: Problem, path: str, computed_by: Sequence[str]) -> dict[str
         timing.Contender("compile_us", lambda i: compiled(*sets[i])),
         timing.Contender("copy_us", lambda i: torch.add(pairs[i][0], 0, out=pairs[i][1])),
     ]
+    if Path(path_of_several(path)).exists():
+        several = load(path_of_several(path))
+        run = timing.Contender("several_us", lambda i: several(*views[i]), tvm_ffi.use_torch_stream)
+        contenders.append(run)
     calls = 20 if num_bytes < 40 << 20 else 0
     times = timing.measure_cold(contenders, count, REPEATS, calls, 0.2)
     row: dict[str, Any] = {"name": problem.name, "kind": problem.kind, "wrong": wrong}
@@ -112,6 +120,8 @@ def measure(problem: Problem, path: str, computed_by: Sequence[str]) -> dict[str
     row |= {x.name: round(x.median_us, 2) for x in times}
     row["ratio"] = round(ratio(row["compile_us"], row["ours_us"]), 4)
     row["copy_share"] = round(ratio(row["copy_us"], row["ours_us"]), 4)
+    if "several_us" in row:
+        row["several_ratio"] = round(ratio(row["several_us"], row["ours_us"]), 4)
     return row
 
 
@@ -132,6 +142,11 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
             lines.append(f"  {kind}: {_figures(some)}")
     whole = [x for x in rows if x.get("functions") == 1 and x.get("served") == 1]
     lines.append(f"one kernel of ours: {len(whole)} of {len(rows)}")
+    if apart := sorted(x["several_ratio"] for x in done if "several_ratio" in x):
+        slower = sum(x < LEAST_OF_SEVERAL for x in apart)
+        lines.append(
+            f"against several kernels: {len(apart)} programs, {slower} slower, least {apart[0]:.2f}"
+        )
     for x in sorted(done, key=lambda x: x["ratio"])[:WORST]:
         lines.append(f"  {x['ratio']:.2f} {x['copy_share']:.2f} of a copy: {x['name']}")
     return "\n".join(lines)
@@ -156,13 +171,18 @@ def read_rows(path: Path | None) -> list[dict[str, Any]]:
 
 
 def run(
-    problems: Iterable[Problem], out: Path | None, workers: int, seconds: float
+    problems: Iterable[Problem],
+    out: Path | None,
+    workers: int,
+    seconds: float,
+    several: bool = False,
 ) -> list[dict[str, Any]]:
     """Measure problems that are not in the file yet; return all rows."""
     rows = read_rows(out)
     until = time.monotonic() + seconds
     known = {x["name"] for x in rows}
-    for problem, path, built in libraries([x for x in problems if x.name not in known], workers):
+    new = [x for x in problems if x.name not in known]
+    for problem, path, built in libraries(new, workers, several):
         if time.monotonic() > until:
             print(f"out of time before {problem.name}; the same command goes on")
             break
@@ -189,6 +209,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="rows as JSON lines")
     parser.add_argument("--workers", type=int, default=8, help="processes that build")
     parser.add_argument("--seconds", type=float, default=3600, help="after which none is begun")
+    parser.add_argument("--several", action="store_true", help="time what TVM leaves apart, too")
     parser.add_argument("--table", action="store_true", help="print the summary of --out alone")
     parser.add_argument("--kernels", action="store_true", help="build and count kernels, no GPU")
     given = parser.parse_args(arguments)
@@ -201,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
     if given.table:
         rows = read_rows(given.out)
     else:
-        rows = run(problems, given.out, given.workers, given.seconds)
+        rows = run(problems, given.out, given.workers, given.seconds, given.several)
     print(summary(rows))
     return int(any(x.get("error") or x.get("wrong") for x in rows))
 

@@ -77,11 +77,11 @@ def _imported(dtype: str, module: Any, arguments: tuple[Any, ...]) -> Imported:
     for way, half in ways:
         try:
             if way == MIXED:
-                mod, weights = _exported(module, arguments)
-                mod = relax_mixed(mod, half)
-                return Imported(module, arguments, half, mod, weights, notes)
+                made = in_half(*_exported(module, arguments), half)
+                return Imported(module, arguments, half, *made, notes)
             own = _as_type(copy.deepcopy(module), way), _as_type(arguments, way)
-            return Imported(*own, way, *_exported(*own))
+            made = _exported(*own)
+            return Imported(*own, way, *(made if way == FLOAT32 else in_half(*made, way)))
         except Exception as error:
             if (way, half) == ways[-1]:
                 raise
@@ -89,11 +89,12 @@ def _imported(dtype: str, module: Any, arguments: tuple[Any, ...]) -> Imported:
     raise ValueError(f"found type {dtype}; need float16, bfloat16, float32 or mixed")
 
 
-def relax_mixed(mod: Any, half: str) -> Any:
-    """Let products of float32 have 16 bits: weights are cast at each call."""
-    from tvm import relax
+def in_half(mod: Any, weights: list[Any], half: str) -> tuple[Any, list[Any]]:
+    """Let products that an importer has in float32 have 16 bits, and weights that they read."""
+    from tvm_hopper.relax import cast_weights, to_half
 
-    return relax.transform.ToMixedPrecision(out_dtype=half)(mod)
+    mod = to_half(mod, half)
+    return mod, cast_weights(mod, {"main": weights})["main"]
 
 
 def _tiny(tiny: bool) -> dict[str, bool]:

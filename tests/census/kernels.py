@@ -61,7 +61,7 @@ def elements(name: str, count: Any, columns: Any, **config: Any) -> Subject:
 
 def _column_sum() -> tvm.IRModule:
     sch = s_tir.Schedule(columns.column_sum(512, 264))
-    hs.column_reduction(sch)
+    hs.column_reduction(sch, config=hs.ColumnReductionConfig(blocks=4))  # two kernels
     return sch.mod
 
 

@@ -21,8 +21,8 @@ from tvm_hopper.relax.collect import of_library
 from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords
 from tvm_hopper.relax.measure_calls import timer_of
 from tvm_hopper.relax.model_report import ModelReport
-from tvm_hopper.relax.model_table import COLOURS, COPIED, PAGED, class_rows, reason
-from tvm_hopper.relax.model_times import assumed_sizes, call_cost, value_of
+from tvm_hopper.relax.model_table import COLOURS, COPIED, PAGED, advice, class_rows, reason
+from tvm_hopper.relax.model_times import Cost, assumed_sizes, call_cost, value_of
 from tvm_hopper.relax.records import (
     GIVEN,
     LIBRARY,
@@ -37,6 +37,7 @@ from tvm_hopper.relax.records import (
     from_text,
     to_text,
 )
+from tvm_hopper.relax.report_sections import BOUND, ESTIMATED, ReportRow, Section
 from tvm_hopper.relax.schedule_functions import ATTR
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
@@ -333,7 +334,7 @@ def test_convolutions_cost_more_than_a_small_product():
     assert shares["flops"] < 0.1
     assert shares["microseconds"] > shares["flops"]
     text = " ".join(str(said).split())
-    assert re.search(r"% of the time: fused_conv2d\w*( x \d+)?, not ours \(at least", text)
+    assert re.search(r"% of the time: (fused_conv2d\w*( x \d+)?, )+not ours \(at least", text)
     assert re.search(r"forward: at least \d+\.\d us, estimated", text)
     assert all("Matmul: " in reason(x) for x in said.others)
 
@@ -432,3 +433,28 @@ def test_all_layers_of_the_large_model(dtype):
     assert len(products) == 5
     assert sum(call.count for x in products for call in x.calls) == 2 * (4 * 32 + 1)
     assert all(x.computed_by == OURS for x in said.functions if "norm" in x.name)
+
+
+def test_the_head_names_causes():
+    """Functions that one thing holds are one line; weights that are cast come first."""
+    f32 = (("Matmul", "block C, tensor A: found float32; need a type that tensor cores multiply"),)
+
+    def row(name, time, by=STOCK, weights=0.0, **given):
+        record = FunctionRecord(name, by, "r", **given)
+        kind = ESTIMATED if by == OURS else BOUND
+        return ReportRow(record, 2, Cost(1e9, 1e6, time), kind, None, "", weights)
+
+    rows = [
+        row("wide1", 40.0, refused=f32),
+        row("wide2", 20.0, refused=f32),
+        row("cast", 20.0, OURS, 2e6),
+        row("fast", 15.0, OURS),
+    ]
+    section = Section("main", tuple(rows))
+    weights, wide, fast = advice(section)
+    assert weights.startswith("weights cast, transposed or repeated at each call: 2 MB, 21% of")
+    assert wide == (
+        "63% of the time: wide1 x 2, wide2 x 2, not ours (at least 60.0 us): multiplies float32, "
+        "which tensor cores do not; tvm_hopper.relax.to_half(mod) lets products have 16 bits"
+    )
+    assert fast.startswith("16% of the time: fast x 2, ours: nothing is known to slow it; ")

@@ -9,6 +9,8 @@ from tvm_hopper.cli import main
 from tvm_hopper.errors import HopperError
 from tvm_hopper.relax import report
 from tvm_hopper.relax.keep_records import END, MARK, records_of
+from tvm_hopper.relax.model_table import reason
+from tvm_hopper.relax.records import STOCK, FunctionRecord
 from tvm_hopper.testing.llama import SMALL, llama
 
 
@@ -85,3 +87,14 @@ def test_sizes_that_are_none(sizes, message):
 def test_options_of_what_is_lowered():
     with pytest.raises(HopperError, match="found classes for a model that is lowered"):
         report(models.scheduled_llama("float16", "none"), classes=(16,))
+
+
+def test_products_of_float32_are_advised_to_have_16_bits():
+    """`operands="tf32"` is no option of a model."""
+    why = (
+        "block C, tensor A: found float32; need a type that tensor cores multiply as it is; give "
+        'operands="tf32" to count 10 bits of each mantissa'
+    )
+    record = FunctionRecord("f", STOCK, "r", refused=(("Matmul", why),))
+    assert reason(record).endswith("; tvm_hopper.relax.to_half(mod) lets products have 16 bits")
+    assert "tf32" not in reason(record)

@@ -21,6 +21,17 @@ TARGET = "nvidia/nvidia-h200"
 refuse = functools.partial(refuse, helper=hs.column_reduction)
 
 
+def test_sums_of_few_rows_are_one_kernel():
+    """Two of them would leave most SMs without a thread block."""
+    sch = s_tir.Schedule(columns.column_sum(762, 2048))
+    hs.column_reduction(sch, "S")
+    (kernel,) = explain(sch, TARGET).kernels
+    assert "kept in registers" in str(kernel)
+    two = s_tir.Schedule(columns.column_sum(762, 2048))
+    hs.column_reduction(two, "S", hs.ColumnReductionConfig(blocks=4))
+    assert len(explain(two, TARGET).kernels) == 2
+
+
 def test_explain_shows_both_kernels():
     sch = s_tir.Schedule(columns.column_sum(4096, 1024))
     hs.column_reduction(sch, "S")

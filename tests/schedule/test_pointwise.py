@@ -182,13 +182,15 @@ def test_one_element(shape):
 
 def test_vectors_of_bool():
     x = tensor(512, dtype="float16", name="X")
-    mod = module(x, te.compute((512,), lambda i: x[i] > x[0], name="Y"))
-    assert "vectors of 4 each" in chosen(mod)[1]
+    mod = module(x, te.compute((512,), lambda i: x[i] > te.const(0, "float16"), name="Y"))
+    assert "vectors of 8 each" in chosen(mod)[1]
     sch = s_tir.Schedule(mod)
     hs.pointwise(sch)
     ex = tvm.compile(sch.mod, TARGET)
     assert capture.lookup(ex).compile().cubin
-    assert "(ushort" not in capture.cuda_sources(ex)[0]  # TVM's type for them: two bytes for each
+    (text,) = capture.cuda_sources(ex)
+    assert "(ushort" not in text  # TVM's type for them: two bytes for each
+    assert "*(int2*)(((signed char*)Y_ptr)" in text
 
 
 def test_outputs_of_two_shapes():

@@ -29,7 +29,10 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.vectors import most_lanes
 from tvm_hopper.requests.bodies import is_requested
 from tvm_hopper.requests.keys import STAGE
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
+
+from .load_before_choice import load_before_choice
+from .view_bools import copy_bools_as_bytes
 
 
 @dataclass(frozen=True)
@@ -114,4 +117,9 @@ def _aligned_lanes(loop: ir.For, *, has_slots: bool) -> int:
     return lanes
 
 
-LegalizeVectors = kernel_pass("LegalizeVectors", plan_vectors, rewrite_vectors, when=is_requested)
+LegalizeVectors = function_pass(
+    "LegalizeVectors",
+    copy_bools_as_bytes,
+    load_before_choice,
+    kernel_step(plan_vectors, rewrite_vectors, when=is_requested),
+)

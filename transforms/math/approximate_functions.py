@@ -1,4 +1,4 @@
-"""Compute float32 functions in fewer instructions, where the result is rounded to 16 bits.
+"""Compute float32 functions in fewer instructions, most where the result is rounded to 16 bits.
 
     D[i, j] = float16(0.5 * x * (1 + tanh(u)))
   ->
@@ -13,9 +13,11 @@ wait in registers of float32, or are summed up, before all that the kernel store
 they where rows of 16 bits are read, and one value of each is stored, as a loss: what is in the
 exponential was rounded to 2^-9 of itself or 2^-12 before.
 
-Left alone: values that stay float32, vectorized loops (TVM would scalarize them), kernels that are
-neither memory-bound nor copy asynchronously, and functions with `tvm_hopper.functions` = "library"
-or TVM's `tirx.enable_fast_math`.
+Values that stay float32 have sigmoid and silu by the chip's 1/x there, within 2^-21.
+
+Left alone: other functions of such values, vectorized loops (TVM would scalarize them), kernels
+that are neither memory-bound nor copy asynchronously, and functions with `tvm_hopper.functions` =
+"library" or TVM's `tirx.enable_fast_math`.
 
 Before: plain stores.  After: the same stores, and a note for `explain`.
 """
@@ -39,6 +41,7 @@ from .activations import Activation
 from .approximate_functions_plan import (
     FIRST_OF_MEMORY_BOUND,
     HALVES,
+    OF_FLOAT32,
     OF_MEMORY_BOUND,
     SHORT_FUNCTIONS,
     ShortFunction,
@@ -60,6 +63,8 @@ def plan_functions(
     found = {}
     for store in ir.find_all(kernel, ir.BufferStore):
         short = shorten(store.value, rows, rounded, whole)
+        if short is None and is_memory_bound(kernel):
+            short = shorten(store.value, OF_FLOAT32, rounded_later=True)
         if short is not None and not any(store.same_as(x) for x in kept):
             found[store] = short
     return found
@@ -144,7 +149,7 @@ def _remark(plan: dict[ir.BufferStore, ShortValue]) -> RemarkNote:
     return RemarkNote(
         f"{', '.join(rows)} in fewer instructions, within {error:.1e} relative"
         f"{f' and {BESIDE:.1e} absolute' if beside else ''} error "
-        f'before rounding to 16 bits; {FUNCTIONS} = "library" uses CUDA\'s functions'
+        f'before rounding; {FUNCTIONS} = "library" uses CUDA\'s functions'
     )
 
 

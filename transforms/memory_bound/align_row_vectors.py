@@ -22,8 +22,8 @@
 
 The lanes of a row move by `s`, so that its vectors begin at multiples of 16 bytes. The first and
 the last one also have elements of the rows next to it: they are loaded and not used. A store is a
-vector where all lanes are of the row, else each lane stores for itself. What all rows share is
-loaded element by element, since row and vector begin apart there.
+vector where all lanes are of the row, else each lane stores for itself. Of what all rows share,
+where row and vector begin apart, two vectors are loaded and moved by `s` in registers.
 
 Before: lanes access one element each, conditions stand on blocks; the schedule has dealt out as
 many lanes as shifted rows need.  After: vectors; no bound of a row that its lanes do not divide.
@@ -37,7 +37,10 @@ from typing import Any
 from tvm import sym, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 from tvm_hopper.requests.bodies import is_memory_bound
+from tvm_hopper.transforms.common.word_shifts import WORD_BYTES, bind_word, moved_words
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .align_row_vectors_plan import LaneAccess, Lanes, OddRows, flat_index, plan_odd_rows
@@ -73,12 +76,65 @@ def _shift_lanes(lanes: Lanes, plan: OddRows) -> ir.Stmt:
         kept = ir.BufferStore(store.buffer, value, list(store.indices))
         single = _lane_loop(lanes, ir.with_block(block, body=kept), lanes.rest)
         whole = [is_met, _fits_tensor(lanes, block)]
+    if lanes.access is LaneAccess.LOAD_SHARED and _has_words(lanes):
+        return _moved_vector(lanes, plan)
     if not is_vector or not _is_aligned(lanes, block):
         return single
     vector = _lane_loop(lanes, block, lanes.rest, ir.ForKind.VECTORIZED)
     needs_single = lanes.access is LaneAccess.STORE or not ir.is_const(whole[-1], 1)
     rest = ir.fresh_variables(single) if needs_single else None
     return ir.IfThenElse(ir.conjunction(whole), vector, rest)
+
+
+def _has_words(lanes: Lanes) -> bool:
+    """Tell whether a vector is whole words, and begins at a multiple of its elements."""
+    num_bytes = dtype_bytes(ir.dtype_of(lanes.store.value))
+    return (
+        num_bytes <= WORD_BYTES
+        and num_bytes * lanes.size % WORD_BYTES == 0
+        and ir.is_zero(ir.simplify(lanes.at(0) % lanes.size))
+    )
+
+
+def _moved_vector(lanes: Lanes, plan: OddRows) -> ir.Stmt:
+    """Load the vectors around a lane's elements of what rows share, and move them in registers."""
+    size, lane, block = lanes.size, lanes.loop.loop_var, lanes.realize.block
+    load, dtype = block.body.value, ir.dtype_of(block.body.value)
+    num_bytes = dtype_bytes(dtype)
+    count = size * num_bytes // WORD_BYTES
+    both = ir.new_buffer("both", (2 * size,), dtype, "local", THREAD_ACCESS_BYTES)
+    words = ir.new_buffer("words", (2 * count,), "uint32", "local")
+
+    def loaded(slot: int) -> ir.Stmt:
+        """Load a vector; elements one by one where it isn't whole."""
+        first = lanes.at(0) if slot else lanes.at(0) - size
+
+        def each(kind: Any) -> ir.Stmt:
+            v = ir.Var("v", ir.dtype_of(lane))
+            value = ir.substitute(load, {lane: v if slot else v - size})
+            if kind != ir.ForKind.VECTORIZED:
+                inside = ir.conjunction([first + v >= 0, first + v < plan.columns])
+                value = tirx.if_then_else(inside, value, tirx.const(0, dtype))
+            store = ir.BufferStore(both, value, [v + size if slot else v])
+            loads = ir.find_all(value, ir.TensorLoad)
+            return ir.For(v, 0, size, kind, ir.block_of_store(store, loads, {}))
+
+        whole = ir.conjunction([first >= 0, ir.simplify(first + size) <= plan.columns])
+        return ir.IfThenElse(whole, each(ir.ForKind.VECTORIZED), each(ir.ForKind.UNROLLED))
+
+    out: list[Any] = [loaded(0), loaded(1), tirx.DeclBuffer(words, data=both.data)]
+    old = [bind_word(out, "word", tirx.BufferLoad(words, [i])) for i in range(2 * count)]
+    moved = moved_words(old, plan.shift * num_bytes, out, num_bytes == WORD_BYTES)
+    out += [ir.BufferStore(words, x, [i]) for i, x in enumerate(moved)]
+    v = ir.Var("v", ir.dtype_of(lane))
+    indices = [ir.substitute(x, {lane: v}) for x in block.body.indices]
+    kept = ir.BufferStore(block.body.buffer, tirx.BufferLoad(both, [v]), indices)
+    out.append(ir.For(v, 0, size, ir.ForKind.VECTORIZED, kept))
+    regions = {"reads": [load.source], "writes": [block.body.buffer]}
+    regions = {name: [ir.full_region(x) for x in some] for name, some in regions.items()}
+    vector = ir.opaque_block(block.name_hint, ir.seq(out), **regions, alloc_buffers=[both])
+    is_met = ir.conjunction([*lanes.rest, lanes.at(0) < plan.columns + plan.shift])
+    return ir.SBlockRealize([], is_met, vector.block)
 
 
 def _lane_loop(lanes: Lanes, block: ir.SBlock, terms: Any, kind: Any = ir.ForKind.UNROLLED) -> Any:
@@ -142,7 +198,10 @@ def _room_for_lanes(kernel: ir.For) -> ir.For:
             if str(old.scope()) != "local":
                 continue
             ends = [1] * len(old.shape)
-            for access in ir.accesses(block, old):
+            found = ir.accesses(block, old)
+            if any(isinstance(x, ir.Call) for x in found):
+                continue  # words name it, too
+            for access in found:
                 for axis, index in enumerate(access.indices):
                     most = analyzer.const_int_bound(index).max_value
                     ends[axis] = max(ends[axis], int(most) + 1)

@@ -150,12 +150,14 @@ def _classify(loop: ir.For, column: Any, inner: list[ir.Var]) -> tuple[LaneAcces
         return LaneAccess.OTHER, None
     place, buffer = (loads[0], loads[0].source) if is_kept else (store, store.buffer)
     start = ir.simplify(flat_index(place) - column)
+    if is_kept and ir.is_zero(start):
+        return LaneAccess.LOAD_SHARED, None
     num_bytes = loop.extent * dtype_bytes(ir.dtype_of(buffer))
     if num_bytes > MAX_VECTOR_BYTES or ir.depends_on(start, inner):
         return LaneAccess.OTHER, None
     if not is_kept:
         return LaneAccess.STORE, start
-    return (LaneAccess.LOAD_SHARED, None) if ir.is_zero(start) else (LaneAccess.LOAD, start)
+    return LaneAccess.LOAD, start
 
 
 def _is_own(store: ir.BufferStore, loads: list[Any], loop: ir.For) -> bool:

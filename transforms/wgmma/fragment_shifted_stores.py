@@ -31,6 +31,7 @@ from tvm_hopper.analysis.vector_runs import is_run_in_bounds, starts_aligned
 from tvm_hopper.codegen_patches.ptx.registers import shuffle_from
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, THREADS_PER_WARP
+from tvm_hopper.transforms.common.word_shifts import bind_word, moved_words
 
 from . import fragment_layout
 from .fragment_global_stores import StoredFragment, unrolled
@@ -38,7 +39,6 @@ from .fragment_loops import PAIR, only_if
 from .fragment_row_exchange import ROW_THREADS, WORD_BYTES
 
 EIGHT = 8  # columns whose pairs four threads hold
-WORD_BITS = 8 * WORD_BYTES
 
 
 class ShiftedFragment(StoredFragment):
@@ -185,26 +185,16 @@ class ShiftedFragment(StoredFragment):
         is_last = (lane % ROW_THREADS).equal(ROW_THREADS - 1)
         before = tirx.max(first - 2 * ROW_THREADS, h * ROW_THREADS)  # of the group in front
         shift_bytes = shift * dtype_bytes(self.dtype)
-        of_words = shift_bytes // WORD_BYTES
         out: list[Any] = []
-
-        def named(name: str, value: Any) -> ir.Var:
-            var = ir.Var(name, "uint32")
-            out.append(tirx.Bind(var, value))
-            return var
-
-        own = [named("own", tirx.BufferLoad(words, [first + i])) for i in range(ROW_THREADS)]
+        own = [
+            bind_word(out, "own", tirx.BufferLoad(words, [first + i])) for i in range(ROW_THREADS)
+        ]
         sent = [
             tirx.Select(is_last, tirx.BufferLoad(words, [before + i]), own[i])
             for i in range(ROW_THREADS)
         ]
-        both = [*(named("left", shuffle_from(x, left)) for x in sent), *own]
-        two, one = of_words // 2 % 2, of_words % 2
-        some = [named("some", tirx.Select(two.equal(1), both[i], both[i + 2])) for i in range(6)]
-        kept = [named("kept", tirx.Select(one.equal(1), some[i], some[i + 1])) for i in range(5)]
-        bits = tirx.Cast("uint32", shift_bytes % WORD_BYTES * 8)
-        for i in range(ROW_THREADS):
-            value = kept[i + 1] if self._moves_words else _joined(kept[i], kept[i + 1], bits)
+        both = [*(bind_word(out, "left", shuffle_from(x, left)) for x in sent), *own]
+        for i, value in enumerate(moved_words(both, shift_bytes, out, self._moves_words)):
             out.append(ir.BufferStore(words, value, [first + i]))
         return ir.seq(out)
 
@@ -253,18 +243,6 @@ class ShiftedFragment(StoredFragment):
         first = place - (place + shift) % self.run_length
         is_alone = tirx.Not(self._is_whole(row, first))
         return ir.IfThenElse(ir.conjunction([*bounds, is_alone]), new, None)
-
-
-def _joined(low: Any, high: Any, bits: Any) -> Any:
-    """Return the upper word of two that are moved up by some bits (`shf.l`)."""
-    both = tirx.bitwise_or(
-        tirx.shift_left(tirx.Cast("uint64", high), tirx.IntImm("uint64", WORD_BITS)),
-        tirx.Cast("uint64", low),
-    )
-    moved = tirx.shift_right(
-        tirx.shift_left(both, tirx.Cast("uint64", bits)), tirx.IntImm("uint64", WORD_BITS)
-    )
-    return tirx.Cast("uint32", moved)
 
 
 def _each(name: str, first: int, end: int, body: Callable[[Any], ir.Stmt]) -> ir.Stmt:

@@ -9,14 +9,17 @@ from .lowering import model_pipeline, prepare
 from .model_report import ModelReport, report
 from .options import ModelOptions
 from .switch import disable, enable
+from .to_half import cast_weights, to_half
 
 __all__ = [
     "ModelOptions",
     "ModelReport",
+    "cast_weights",
     "disable",
     "enable",
     "join_products",
     "model_pipeline",
     "prepare",
     "report",
+    "to_half",
 ]

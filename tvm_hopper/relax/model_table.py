@@ -5,7 +5,8 @@ Names come from the model, and configurations hold brackets: both are escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from typing import Any
@@ -17,7 +18,8 @@ from .work import RESHAPE, RULE_OF_KIND, plain_text
 
 WIDTH = 150  # columns of a text
 BAR = 10  # characters of a full bar
-COSTLY, LEAST_SHARE = 3, 0.05  # functions that the report's head names, each of so much of the time
+COSTLY, LEAST_SHARE = 3, 0.05  # causes that the report's head names, each of so much of the time
+NAMED = 3  # functions of a cause
 LEAST_OF_RATE = 0.9  # of a copy's bytes a microsecond, from which memory is what holds a kernel
 NOT_APPLICABLE = "not applicable"
 HEADS = ("us", "share", "", "function", "by", "FLOPs", "bytes", "how, or why not by tvm_hopper")
@@ -36,9 +38,17 @@ COPIED = (
     "are free"
 )
 HOIST = (
-    "bind the weights and fold (relax.transform.BindParams), or make them once "
-    "(relax.transform.LiftTransformParams)"
+    "cast them once (tvm_hopper.relax.to_half and cast_weights), bind and fold them "
+    "(relax.transform.BindParams), or make them once (relax.transform.LiftTransformParams)"
 )
+MOVED = "{moved}"
+FAST_AS_MEMORY = f"moves {MOVED}, as fast as memory does; it gets faster if it moves fewer bytes"
+UNKNOWN = "nothing is known to slow it; tvm_hopper.tune(mod, target) may find a faster schedule"
+FLOAT32, HALVE = (
+    "found float32; need a type that tensor cores multiply",
+    ("tvm_hopper.relax.to_half(mod) lets products have 16 bits"),
+)
+WIDE_PRODUCTS = f"multiplies float32, which tensor cores do not; {HALVE}"
 _STYLE = """<style>
 .tvmh{font-family:system-ui,sans-serif;font-size:13px} .tvmh table{border-collapse:collapse}
 .tvmh td,.tvmh th{padding:3px 8px;text-align:left;vertical-align:top;border-bottom:1px solid #ddd}
@@ -61,7 +71,9 @@ def reason(record: FunctionRecord) -> str:
         return record.rule
     told = [(rule, why) for rule, why in record.refused if why not in ("", NOT_APPLICABLE)]
     fits = [x for x in told if x[0] == RULE_OF_KIND.get(record.kind)]
-    return next((f"{rule}: {plain_text(why)}" for rule, why in [*fits, *told]), "")
+    text = next((f"{rule}: {plain_text(why)}" for rule, why in [*fits, *told]), "")
+    head, wide, _ = text.partition(FLOAT32)
+    return f"{head}{wide}; {HALVE}" if wide else text
 
 
 def class_rows(record: FunctionRecord) -> list[tuple[str, str]]:
@@ -117,38 +129,71 @@ def summary(report: Any, section: Section) -> str:
 
 
 def advice(section: Section) -> Iterator[str]:
-    """Yield what costs most, whoever computes it, and what could be done about it."""
-    rows, total = section.rows, section.total
-    for row in rows[:COSTLY]:
-        time = row.cost.microseconds
-        if time is None or time < LEAST_SHARE * total:
-            continue
-        calls = f" x {row.calls}" if row.calls > 1 else ""
-        by = "ours" if row.is_served else f"not ours ({row.time_is} {time:.1f} us)"
-        yield (
-            f"{_percent(time / total)} of the time: {row.function.name}{calls}, {by}: "
-            f"{_what_holds(row, time)}"
-        )
-    again = [x for x in rows if x.weight_bytes]
+    """Yield what costs most, whoever computes it, by its cause, and what could be done about it."""
+    again = [x for x in section.rows if x.weight_bytes]
+    rest = [x for x in section.rows if not x.weight_bytes]
+    lines = [(x.time, x.text(section.total)) for x in _causes(rest)]
     if again:
-        names = ", ".join(x.function.name for x in again)
         size = number(sum(x.weight_bytes for x in again), "B")
         time = sum(x.cost.microseconds or 0 for x in again)
-        yield (
-            f"weights cast, transposed or repeated at each call: {size}, {_percent(time / total)} "
-            f"of the time ({names}); {HOIST}"
-        )
+        text = f"weights cast, transposed or repeated at each call: {size}, "
+        text += f"{_percent(time / section.total)} of the time ({_names(again)}); {HOIST}"
+        most = [(time, text)] if time >= LEAST_SHARE * section.total else []
+        lines = [*most, *lines]
+    least = LEAST_SHARE * section.total
+    yield from [text for time, text in lines if time >= least][:COSTLY]
 
 
-def _what_holds(row: ReportRow, time: float) -> str:
+@dataclass(frozen=True)
+class _Cause:
+    """Functions that one thing holds."""
+
+    rows: list[ReportRow]
+    why: str
+
+    @property
+    def time(self) -> float:
+        """Microseconds of all of them."""
+        return sum(x.cost.microseconds or 0.0 for x in self.rows)
+
+    def text(self, total: float) -> str:
+        """Say what it costs, who computes it, and what could be done."""
+        kinds = {x.time_is for x in self.rows}
+        least = f" ({BOUND} {self.time:.1f} us)" if BOUND in kinds else ""
+        by = "ours" if self.rows[0].is_served else f"not ours{least}"
+        moved = number(sum(x.cost.num_bytes or 0 for x in self.rows), "B")
+        why = self.why.replace(MOVED, moved)
+        return f"{_percent(self.time / total)} of the time: {_names(self.rows)}, {by}: {why}"
+
+
+def _causes(rows: Sequence[ReportRow]) -> list[_Cause]:
+    """Put functions together that one thing holds, what costs most first."""
+    found: dict[tuple[bool, str], list[ReportRow]] = {}
+    for row in rows:
+        if row.cost.microseconds is not None:
+            found.setdefault((row.is_served, _what_holds(row)), []).append(row)
+    causes = [_Cause(some, why) for (_, why), some in found.items()]
+    return sorted(causes, key=lambda x: -x.time)
+
+
+def _names(rows: Sequence[ReportRow]) -> str:
+    """Name the costliest of some functions, and how often each is called."""
+    names = [x.function.name + (f" x {x.calls}" if x.calls > 1 else "") for x in rows[:NAMED]]
+    rest = len(rows) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")
+
+
+def _what_holds(row: ReportRow) -> str:
     """Say what keeps a function from being faster."""
     if slow := _element_accesses(row):
         return "; ".join(slow)
-    moved = row.cost.num_bytes or 0.0
+    moved, time = row.cost.num_bytes or 0.0, row.cost.microseconds or 0.0
     if moved >= LEAST_OF_RATE * time * COPY_RATE:
-        size = number(moved, "B")
-        return f"moves {size}, as fast as memory does; it gets faster if it moves fewer bytes"
-    return "no slower form is known: tune it" if row.is_served else reason(row.function)
+        return FAST_AS_MEMORY
+    if row.is_served:
+        return UNKNOWN
+    why = reason(row.function)
+    return WIDE_PRODUCTS if why.endswith(HALVE) else why
 
 
 def _element_accesses(row: ReportRow) -> list[str]:
@@ -156,6 +201,7 @@ def _element_accesses(row: ReportRow) -> list[str]:
         f"{x.tensor} is accessed {x.num_bytes} bytes at a time, and memory moves {x.fetched} for "
         "each: store it so that neighbours are accessed together"
         for x in row.function.elements
+        if x.fetched > x.num_bytes
     ]
 
 

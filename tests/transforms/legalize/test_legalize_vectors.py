@@ -103,6 +103,39 @@ def test_bools_in_memory_are_no_vector():
     assert not ir.find_all(kernel, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
 
 
+MASK = """
+def func(M: T.Buffer((8, 256), "bool"), C: T.Buffer((8, 256), "bool")):
+    for bx in T.thread_binding(8, thread="blockIdx.x", memory_bound="elementwise"):
+        for tx in T.thread_binding(16, thread="threadIdx.x"):
+            with T.sblock("", reads=[M[bx, 0:256]], writes=[C[bx, 0:256]]):
+                mask = T.sblock_alloc_buffer((16,), "bool", scope="local")
+LOAD
+                for v in T.vectorized(16):
+                    with T.sblock("C"):
+                        C[bx, tx * 16 + v] = mask[v] and bx > 3
+"""
+BY_BOOLS = """
+                for v in T.vectorized(16):
+                    with T.sblock("mask"):
+                        mask[v] = M[bx, tx * 16 + v]
+"""
+BY_BYTES = """
+                M_bytes = T.decl_buffer((8, 256), "int8", data=M.data, scope="global")
+                mask_bytes = T.decl_buffer((16,), "int8", data=mask.data, scope="local")
+                for v in T.vectorized(16):
+                    with T.sblock("mask", reads=[M[bx, tx * 16 + v]], writes=[mask[v]]):
+                        mask_bytes[v] = M_bytes[bx, tx * 16 + v]
+"""
+
+
+def test_bools_are_loaded_as_bytes():
+    """Sixteen of them at once; what is computed of them is stored one at a time."""
+    before = parse(MASK, ("\nLOAD\n", BY_BOOLS))
+    stored = 'for v in T.vectorized(16):\n                    with T.sblock("C")'
+    one = stored.replace("vectorized", "unroll")
+    check(run(before, LegalizeVectors()), parse(MASK, ("\nLOAD\n", BY_BYTES), (stored, one)))
+
+
 STORED = """
 def func(A: T.Buffer((64, 33), "float16"), C: T.Buffer((64, 4), "float16")):
     for bx in T.thread_binding(4, thread="blockIdx.x"):

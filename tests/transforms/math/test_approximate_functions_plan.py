@@ -14,6 +14,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches import approximations
 from tvm_hopper.sim.translate.device_math import MATH
 from tvm_hopper.transforms.math.approximate_functions_plan import (
+    OF_FLOAT32,
     OF_MEMORY_BOUND,
     SHORT_FUNCTIONS,
     shorten,
@@ -246,3 +247,27 @@ def test_the_reciprocal_by_multiply_adds():
     signature, text = approximations.TEXTS[approximations.IN_TURNS]
     assert signature == "(float x, bool is_odd)"
     assert all(x in text for x in constants)
+
+
+@pytest.mark.parametrize(
+    ("node", "exact", "form"),
+    [
+        (ONE / (ONE + te.exp(X)), lambda x: sigmoid(-x), "1 / (1 + exp(y))"),
+        (X / (ONE + te.exp(te.const(0, "float32") - X)), None, "x / (1 + exp(y))"),
+        (te.sigmoid(X), sigmoid, "sigmoid(x)"),
+    ],
+)
+def test_quotients_that_stay_float32(node, exact, form):
+    """As exact as CUDA's exponential, down to the least numbers."""
+    short = shorten(node, OF_FLOAT32, rounded_later=True)
+    assert form in [x.form for x in short.rows]
+    (row,) = [x for x in OF_FLOAT32 if x.form == form]
+    x = numbers()
+    with np.errstate(all="ignore"):
+        got = evaluate(short.value, {X: x}).astype(float)
+        wide = x.astype(float)
+        want = wide * sigmoid(wide) if exact is None else exact(wide)
+        judged = np.isfinite(want) & (np.exp(np.abs(wide)) < 2.0**127)
+        off = np.abs(got - want)[judged]
+    assert (off <= row.error * np.abs(want[judged]) + 2.0**-140).all()
+    assert (want[judged] < 2.0**-120).any()

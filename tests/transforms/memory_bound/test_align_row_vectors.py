@@ -55,9 +55,7 @@ def func(
                     for v in T.unroll(8):
                         with T.sblock("load", reads=[X[bx, OWN]]):
                             x[v] = T.if_then_else(INSIDE, X[bx, OWN], T.float16(0))
-                for v in T.unroll(8):
-                    with T.sblock("load what rows share", reads=[W[tx * 8 + (v - SHIFT)]]):
-                        w[v] = T.if_then_else(INSIDE, W[tx * 8 + (v - SHIFT)], T.float16(0))
+SHARED
                 for v in T.unroll(8):
                     with T.sblock("sum", where=INSIDE):
                         total[0] = total[0] + T.Cast("float32", x[v])
@@ -73,7 +71,60 @@ def func(
                         with T.sblock("store", where=INSIDE, writes=[Y[bx, OWN]]):
                             Y[bx, OWN] = y[v]
 """
+SHARED = """
+                with T.sblock("load what rows share", where=MET, reads=[W[0:151]], writes=[w[0:8]]):
+                    both = T.sblock_alloc_buffer((16,), "float16", scope="local", align=16)
+                    if tx * 8 - 8 >= 0 and tx * 8 <= 151:
+                        for v in T.vectorized(8):
+                            with T.sblock("both", reads=[W[tx * 8 + (v - 8)]]):
+                                both[v] = W[tx * 8 + (v - 8)]
+                    else:
+                        for v in T.unroll(8):
+                            with T.sblock("both", reads=[W[tx * 8 + (v - 8)]]):
+                                both[v] = T.if_then_else(
+                                    tx * 8 - 8 + v >= 0 and tx * 8 - 8 + v < 151,
+                                    W[tx * 8 + (v - 8)],
+                                    T.float16(0),
+                                )
+                    if tx * 8 >= 0 and tx * 8 + 8 <= 151:
+                        for v in T.vectorized(8):
+                            with T.sblock("both"):
+                                both[v + 8] = W[tx * 8 + v]
+                    else:
+                        for v in T.unroll(8):
+                            with T.sblock("both", reads=[W[tx * 8 + v]]):
+                                both[v + 8] = T.if_then_else(
+                                    tx * 8 + v >= 0 and tx * 8 + v < 151,
+                                    W[tx * 8 + v],
+                                    T.float16(0),
+                                )
+                    words = T.decl_buffer((8,), "uint32", data=both.data, scope="local")
+BINDS
+                    for v in T.vectorized(8):
+                        w[v] = both[v]
+"""
+
+
+def moved() -> str:
+    """Return what moves eight words by a shift in bytes, as text."""
+    bytes_, pad = "(SHIFT * 2)", " " * 20
+    lines = [f"w{i}: T.let[T.uint32] = words[{i}]" for i in range(8)]
+    for name, old, count, step in (("x", "w", 6, 2), ("y", "x", 5, 1)):
+        bit = f"{bytes_} // 4 // {step} % 2 == 1" if step > 1 else f"{bytes_} // 4 % 2 == 1"
+        lines += [
+            f"{name}{i}: T.let[T.uint32] = T.Select({bit}, {old}{i}, {old}{i + step})"
+            for i in range(count)
+        ]
+    bits = f'T.Cast("uint64", T.Cast("uint32", {bytes_} % 4 * 8))'
+    for i in range(4):
+        both = f'T.Cast("uint64", y{i + 1}) << T.uint64(32) | T.Cast("uint64", y{i})'
+        lines.append(f'words[{i}] = T.Cast("uint32", ({both}) << {bits} >> T.uint64(32))')
+    return "\n".join(pad + x for x in lines)
+
+
 WORDS = [
+    ("SHARED", SHARED.strip("\n")),
+    ("BINDS", moved()),
     ("MET", "tx * 8 < 151 + SHIFT"),
     ("FITS", "bx * 151 // 8 * 8 + tx * 8 + 8 <= 45300"),
     ("INSIDE", "tx * 8 + v >= SHIFT and tx * 8 + v < 151 + SHIFT"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import (
@@ -90,6 +91,33 @@ def choose_strips(
         need = "whole warps, at most 1024 threads, rows for all, and registers for what they keep"
         raise cannot_schedule("ColumnReductionConfig", found_text, need)
     return StripChoice(found[0], search.room(found[0]), search.describe(found[0]))
+
+
+def least_cycles(work: StripWork) -> float:
+    """Estimate the cycles of the best kernel whose thread blocks have whole columns."""
+    given = ColumnReductionConfig(blocks=1)
+    search = _StripSearch(work, given, model_of_target())
+    return min((search.time(x)[0] for x in search.tiles()), default=inf)
+
+
+def cycles_of_sums(work: StripWork, count: int, in_flight: int) -> float:
+    """Estimate the cycles of thread blocks that leave sums of rows, and of what combines them.
+
+    Parameters
+    ----------
+    work : StripWork
+        The program.
+    count : int
+        Thread blocks.
+    in_flight : int
+        Bytes that one of them has requested.
+    """
+    model = model_of_target()
+    sms = model.chip.num_sms
+    flight = -(-count // sms) * in_flight
+    share = min(1.0, count / sms, flight / model.flight(model.rates.enough_bytes))
+    moved = work.length * work.columns * work.loaded
+    return moved / (2 * model.loaded_bytes * sms * share) + 2 * LAUNCH_CYCLES
 
 
 @dataclass(frozen=True)
@@ -176,14 +204,16 @@ class _StripSearch:
         loaded = elements * work.loaded * (1 + self._passes_again(tile, together, count))
         many = tile.trips == 1 and tile.flight * tile.vector > MANY_ELEMENTS
         moved = (loaded + elements * work.stored) * (1 + self._lost(tile) + MANY_LOSS * many)
-        flight = together * tile.rows * tile.width * tile.flight * work.loaded
+        at_once = min(tile.rows * tile.flight, work.length) * min(tile.width, work.columns)
+        flight = together * at_once * work.loaded
         share = min(1.0, count / chip.num_sms, flight / model.flight(model.rates.enough_bytes))
         rate = 2 * model.loaded_bytes * chip.num_sms * share
         rate *= 1 - model.rates.idle_share / together**2
         exchanges = 0 if tile.rows == 1 else 1 + (tile.rows > ROWS_COMBINED_BY_EACH)
         turns = count / (chip.num_sms * together)
         exchange = work.reductions * exchanges * (BARRIER_CYCLES + threads)
-        waits = turns * (exchange + BLOCK_CYCLES) / together
+        # others hide what a thread block waits for, but of the last one
+        waits = max(turns / together, 1.0) * exchange + turns / together * BLOCK_CYCLES
         kernels = 2 * work.groups + bool(work.stored) if tile.blocks > 1 else 1
         return (moved / rate + waits + kernels * LAUNCH_CYCLES, threads, tile.threads)
 

@@ -25,11 +25,13 @@ from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_
 from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
 
 from .config import ColumnReductionConfig
+from .model import ColumnTile
 from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
 from .strip_kernel import StripKernel
-from .strip_model import StripChoice, StripWork, choose_strips
+from .strip_model import StripChoice, StripWork, choose_strips, cycles_of_sums, least_cycles
 
 HELPER = "column_reduction"
+CLEARLY_LESS = 0.8  # of the time of two kernels: estimates are as far from the truth
 
 
 def schedule_strips(
@@ -66,6 +68,32 @@ def schedule_strips(
         blocks=tile.blocks,
         vector=tile.vector,
     )
+
+
+def find_few_rows(
+    sch: s_tir.Schedule, parts: list[Part], tile: ColumnTile, given: ColumnReductionConfig
+) -> StripProgram | None:
+    """Recognise sums of so few rows that one kernel takes less time than two.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Only read.
+    parts : list of Part
+        The program, inlined.
+    tile : ColumnTile
+        What two kernels would be.
+    given : ColumnReductionConfig
+        Nothing, unless two kernels are requested.
+    """
+    strips = find_strips(parts, one_pass=True) if given == ColumnReductionConfig() else None
+    if strips is None:
+        return None
+    work = replace(_count_work(sch, parts, strips, [], given), split=False)
+    at_once = tile.threads * tile.vector * tile.rows * tile.flight * work.loaded
+    count = -(-work.columns // (tile.threads * tile.vector)) * tile.blocks
+    is_less = least_cycles(work) < CLEARLY_LESS * cycles_of_sums(work, count, at_once)
+    return strips if is_less else None
 
 
 def _share_columns(

@@ -20,6 +20,9 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from .program import MemoryProgram, Part, is_plain, plain_index, results, same_extents
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
+# Instructions of functions, in the forms that memory-bound kernels compute; of others a few.
+FUNCTION_INSTRUCTIONS = {"erf": 16, "tanh": 12, "exp": 3, "sigmoid": 6, "rsqrt": 2, "sqrt": 4}
+OTHER_INSTRUCTIONS, DIVISION_INSTRUCTIONS = 12, 8
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -161,6 +164,18 @@ def _gathers(value: Any) -> bool:
         for load in ir.find_all(value, ir.TensorLoad)
         for index in load.indices
     )
+
+
+def count_instructions(value: Any) -> int:
+    """Estimate the instructions of an expression, without those of its indices."""
+    value = ir.replace(value, ir.TensorLoad, lambda x: ir.Var("loaded", ir.dtype_of(x)))
+    kinds = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.Select, tirx.Cast)
+    count = sum(len(ir.find_all(value, x)) for x in kinds)
+    count += DIVISION_INSTRUCTIONS * sum(len(ir.find_all(value, x)) for x in _DEAR)
+    for call in ir.find_all(value, ir.Call):
+        name = str(call.op.name).removeprefix("tirx.")
+        count += FUNCTION_INSTRUCTIONS.get(name, OTHER_INSTRUCTIONS)
+    return count
 
 
 def is_dear(value: Any) -> bool:

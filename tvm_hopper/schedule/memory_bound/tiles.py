@@ -238,8 +238,6 @@ def widest_vector(columns: Any, tensors: list[Any], most: int | None = None) -> 
     """Return the elements of the widest vectors in which rows of tensors can be loaded."""
     dtypes = [ir.dtype_of(x) for x in tensors]
     vector = min(16 // max(map(dtype_bytes, dtypes)), most or 16)
-    if "bool" in dtypes:  # TVM prints no CUDA type for longer ones
-        vector = min(vector, 4)
     apart = [x for tensor in tensors for x in _apart(tensor)]
     while vector > 1 and not all(is_multiple(x, vector) for x in (columns, *apart)):
         vector //= 2

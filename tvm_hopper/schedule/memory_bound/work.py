@@ -33,6 +33,7 @@ class RowWork(LoadedRows):
     beside: bool = False  # rows read values of their own, as labels, late and out of memory
     splits: bool = False  # nothing is stored but parts of rows: blocks can each reduce a whole one
     tensors: int = 0  # that rows share
+    instructions: int = 0  # of those results, for each element
     moments: bool = False  # a mean and the squares around it: one exchange of a cluster
 
     @property

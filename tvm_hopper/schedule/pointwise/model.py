@@ -29,6 +29,7 @@ PAIR_THREADS, PAIR_BYTES = 1024, 32  # the same, where a thread loads a vector o
 PAIR_TOGETHER = 4  # of these, neighbours, begin together
 # threads of a block, and vectors of a thread, where arithmetic is expensive
 EXPENSIVE_THREADS, EXPENSIVE_CHUNKS = 512, 2
+FEWEST_WAVES = 3  # of such blocks: of fewer, SMs would wait for the last one longer
 SHARING_CHUNKS = (2, 4, 1)  # vectors of a thread that share what they read, the best first
 SHARING_THREADS = range(64, 513)
 RUNNERS_UP = 2  # that `explain` shows
@@ -125,7 +126,10 @@ class _ElementSearch:
         """Return the numbers of vectors to try."""
         if self.given.chunks is not None:
             return range(self.given.chunks, self.given.chunks + 1)
-        first = EXPENSIVE_CHUNKS if self.dear and reads > 1 else 1
+        elements, sms = _elements(self.program), self.model.chip.num_sms
+        wave = THREADS_PER_SM * sms * EXPENSIVE_CHUNKS * self.vector
+        is_long = elements is None or elements >= FEWEST_WAVES * wave
+        first = EXPENSIVE_CHUNKS if self.dear and reads > 1 and is_long else 1
         most = _most_chunks(self.program, self.vector, self.given.threads or THREADS_PER_WARP)
         return range(min(first, most), most + 1)
 
@@ -187,4 +191,8 @@ def _threads(program: ElementProgram, elements: int, most: int, model: MemoryMod
         or (bool(program.rows) and columns is not None and columns <= threads // 2 * elements)
     ):
         threads //= 2
-    return threads
+    if not program.rows or columns is None:
+        return threads
+    blocks = -(-columns // (threads * elements))  # of a row: each has as much of it as the others
+    warps = -(-columns // (blocks * elements * THREADS_PER_WARP))
+    return min(threads, warps * THREADS_PER_WARP)

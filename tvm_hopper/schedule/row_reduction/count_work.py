@@ -11,6 +11,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.schedule.memory_bound.arrays import find_reads, load_again
+from tvm_hopper.schedule.memory_bound.inline import count_instructions
 from tvm_hopper.schedule.memory_bound.nests import in_memory
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, results, tensors_read
 from tvm_hopper.schedule.memory_bound.tiles import ends_with, sum_bytes
@@ -33,7 +34,8 @@ def count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, 
     stored = results(copy, parts)
     elements = in_memory(copy, parts, rows.full)
     tensors = [*(x.tensor for x in reads), *elements]
-    kept = [p.outputs[0] for p in parts if p.name in rows.full and p.outputs[0] not in elements]
+    computed = [p for p in parts if p.name in rows.full and p.outputs[0] not in elements]
+    kept = [p.outputs[0] for p in computed]
     count = [ir.static_int(x) for x in rows.rows]
     again = program.copy()
     early = inline_rows(again, recompute=True) if kept else parts
@@ -58,6 +60,7 @@ def count_work(program: MemoryProgram, given: RowReductionConfig) -> tuple[str, 
         unshared=_why_no_bulk(rows, of_all),
         tensors=len(of_all),
         beside=_reads_beside(copy, parts, [x.tensor for x in reads]),
+        instructions=sum(count_instructions(p.store.value) for p in computed),
         moments=are_moments(parts),
     )
     return parts[0].name, work

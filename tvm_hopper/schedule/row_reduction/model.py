@@ -36,6 +36,7 @@ from .occupancy import (
     REGISTERS_PER_SM,
     REGISTERS_PER_THREAD,
     blocks_of_registers,
+    compute_rate,
     least_registers,
     preloaded_registers,
     registers,
@@ -181,7 +182,8 @@ class _RowSearch:
         work, given = self.work, self.given
         rows = given.rows or max(1, FEWEST_THREADS // threads)
         chunks = -(-work.columns // (work.vector * threads * cluster))
-        early = preloaded_registers(work, chunks) if preload else 0
+        # of shifted rows, conditions keep the compiler from loading a vector after another's use
+        early = preloaded_registers(work, chunks) if preload or work.shift else 0
         tile = RegisterTile(threads, work.vector, chunks, rows, cluster, work.shift)
         tile = replace(tile, unroll=self._unroll(tile))
         held = chunks * tile.unroll
@@ -197,6 +199,8 @@ class _RowSearch:
             hint = self.model.wants_hint(work)
         again = reload or (recompute and work.kept > 0)
         speed = self.model.register_rate(work, tile, blocks, reload, again)
+        times = work.reductions + 1 if recompute else 1  # what reductions read is computed
+        speed = min(speed, compute_rate(work, times))
         if given.blocks is None and is_close(work, tile) and not again:
             blocks = 1
         split = not reload and (recompute or not work.kept) and self._splits(tile)

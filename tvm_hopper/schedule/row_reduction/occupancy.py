@@ -6,6 +6,8 @@ gradients (`cuobjdump`), next to what a thread holds of a row.
 
 from __future__ import annotations
 
+from math import inf
+
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.requests.targets import arch_in_scope
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel
@@ -15,6 +17,7 @@ from tvm_hopper.schedule.memory_bound.work import LoadedRows, RowWork
 from .config import THREADS_PER_SM
 
 REGISTERS_PER_SM = 65536
+LANES_PER_SM = 128  # instructions of 32-bit numbers in a cycle
 REGISTERS_PER_THREAD = 255
 REGISTER_STEP = 8  # in which threads get them
 REGISTER_BYTES = 4
@@ -45,6 +48,11 @@ def least_registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -
     held = max(work.loaded, 0 if recompute else work.kept + work.loaded // 2)
     base = RELOADED_REGISTERS if reload else BASE_REGISTERS
     return base + _of_bytes(chunks * work.vector * held)
+
+
+def compute_rate(work: RowWork, times: int) -> float:
+    """Return the bytes a cycle for which an SM computes what is kept so many times."""
+    return LANES_PER_SM * work.loaded / (times * work.instructions) if work.instructions else inf
 
 
 def blocks_of_registers(

@@ -170,6 +170,7 @@ MATH: dict[str, Function] = {
     "trunc": np.trunc,
     "tvm_hopper_ex2_ftz": _flushed(np.exp2),
     "tvm_hopper_rcp_ftz": _flushed(np.reciprocal),
+    "tvm_hopper_rcp_approx": np.reciprocal,
     "tvm_hopper_rcp_in_turns": lambda x, _turn: _flushed(np.reciprocal)(x),
     "tvm_hopper_divide_by": _divide,
     "tvm_hopper_tanh_approx": np.tanh,

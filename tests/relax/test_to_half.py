@@ -1,0 +1,120 @@
+"""to_half: products of float32 models have operands of 16 bits, and so have weights."""
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tvm_hopper.errors import OptionError
+from tvm_hopper.relax import cast_weights, to_half
+
+FOLDER = Path(__file__).with_name("imported")
+
+
+def model(num_input=1):
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(
+            x: R.Tensor(("n", 64), "float32"),
+            w: R.Tensor((32, 64), "float32"),
+            b: R.Tensor((32,), "float32"),
+            v: R.Tensor((32, 32), "float32"),
+        ):
+            with R.dataflow():
+                y = R.add(R.matmul(x, R.permute_dims(w)), b)
+                z = R.matmul(R.nn.softmax(y), v)
+                s = R.sum(v)
+                R.output(z, s)
+            return (z, s)
+
+    func = Model["main"]
+    return tvm.IRModule({"main": func.with_attr("num_input", num_input) if num_input else func})
+
+
+def saved(name):
+    with lzma.open(FOLDER / f"{name}.json.xz", "rt") as file:
+        return tvm.ir.load_json(file.read())
+
+
+def types(mod):
+    return [str(x.ty.dtype) for x in mod["main"].params]
+
+
+def calls(mod):
+    found = []
+    relax.analysis.post_order_visit(
+        mod["main"], lambda x: found.append(x) if isinstance(x, relax.Call) else None
+    )
+    return {
+        name: [x for x in found if x.op.name == f"relax.{name}"] for name in ("matmul", "astype")
+    }
+
+
+def test_weights_that_products_alone_read():
+    """The bias is added in float32; a sum reads the second weight as it is; inputs stay."""
+    mod = to_half(model())
+    assert types(mod) == ["float32", "float16", "float32", "float32"]
+    relax.analysis.well_formed(mod)
+    for product in calls(mod)["matmul"]:
+        assert [str(x.ty.dtype) for x in product.args] == ["float16", "float16"]
+    assert not [x for x in calls(mod)["astype"] if x.args[0].name in ("w", "lv")]
+
+
+def test_without_the_number_of_inputs_parameters_stay():
+    assert types(to_half(model(num_input=0))) == ["float32"] * 4
+
+
+def test_it_is_done_once():
+    once = to_half(model())
+    tvm.ir.assert_structural_equal(to_half(once), once)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_are_rounded_to_nearest(dtype):
+    mod = to_half(model(), dtype)
+    wide = np.array([[1 + 2.0**-8 + 2.0**-20, 1 + 2.0**-8, -3.3, 0.1] * 16] * 32, "float32")
+    given = [tvm.runtime.tensor(x) for x in (wide, wide[0, :32].copy(), wide[:, :32].copy())]
+    w, b, v = cast_weights(mod, {"main": given})["main"]
+    assert [str(x.dtype) for x in (w, b, v)] == [dtype, "float32", "float32"]
+    assert b is given[1]
+    narrow = w.numpy().astype("float32")
+    step = 2.0 ** -(11 if dtype == "float16" else 8)
+    assert (np.abs(narrow - wide) <= step * np.abs(wide) / 2 * 2).all()
+    if dtype == "bfloat16":
+        assert narrow[0, 0] == np.float32(1 + 2.0**-7)
+        assert narrow[0, 1] == np.float32(1)  # between two numbers, the even one
+
+
+def test_a_model_of_bfloat16_keeps_its_type():
+    mod = to_half(saved("t5"))
+    assert "float16" not in types(mod)
+    assert {str(x.ty.dtype) for y in calls(mod)["matmul"] for x in y.args} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("name", ["linear", "bert_1", "llama_prefill"])
+def test_all_products_of_imported_models_have_16_bits(name):
+    mod = to_half(saved(name))
+    relax.analysis.well_formed(mod)
+    products = calls(mod)["matmul"]
+    assert products
+    assert {str(x.ty.dtype) for y in products for x in y.args} == {"float16"}
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        (lambda: to_half(3), "int"),
+        (lambda: to_half(model(), "float8"), "dtype='float8'"),
+        (lambda: cast_weights(model(), {"other": []}), "no such function"),
+        (lambda: cast_weights(model(), {"main": [0] * 5}), "5 weights, 4 parameters"),
+    ],
+)
+def test_what_is_refused(call, found):
+    with pytest.raises(OptionError, match=found):
+        call()

@@ -1,0 +1,208 @@
+"""Let a model of float32, or one with products in float32, multiply in 16 bits.
+
+    w: R.Tensor((n, k), "float32")
+    y = R.matmul(x, R.permute_dims(w))                          float32, no tensor cores
+  ->
+    w: R.Tensor((n, k), "float16")                              half the bytes, cast once
+    y = R.matmul(R.astype(x, "float16"), R.permute_dims(w))     sums in float32
+
+TVM's ToMixedPrecision decides what is float16: products and convolutions, and what is computed of
+their results alone. Softmax, means, sums and what is computed of float32 inputs stay float32, as do
+norms' weights. It knows no bfloat16: of that, products get operands, and nothing else changes. It
+casts weights at each call; here those that nothing else reads have 16 bits
+from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper.errors import cannot_configure
+
+from .join_products import NUM_INPUT
+
+WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
+TYPES = ("float16", "bfloat16")
+WIDE = "float32"
+_CAST, _MATMUL = (tvm.ir.Op.get(f"relax.{x}") for x in ("astype", "matmul"))
+_VIEWS = [
+    tvm.ir.Op.get(f"relax.{x}")
+    for x in ("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "strided_slice")
+]
+
+
+def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
+    """Let products have operands of 16 bits, and parameters that only they read.
+
+    Parameters
+    ----------
+    mod : IRModule
+        A Relax model, not lowered: operators, as an importer gives them.
+    dtype : str, optional
+        "float16", or "bfloat16", which has the range of float32. Default: that of the parameters
+        which have 16 bits, or float16.
+
+    Returns
+    -------
+    mod : IRModule
+        The model. A weight of float32 that nothing but casts read has `dtype`: `cast_weights` casts
+        what is passed for it. Weights are the parameters from a function's attribute `num_input`
+        on, as importers set it; without it all parameters stay, and are cast at each call.
+
+    Raises
+    ------
+    OptionError
+        It is no module, or the type is none of the two.
+    """
+    if not isinstance(mod, tvm.IRModule):
+        raise cannot_configure(WHERE, type(mod).__name__, "an IRModule of Relax functions")
+    if dtype is None:
+        params = [
+            x for f in mod.functions.values() if isinstance(f, relax.Function) for x in f.params
+        ]
+        types = {str(x.ty.dtype) for x in params if isinstance(x.ty, relax.TensorType)}
+        dtype = TYPES[1] if TYPES[1] in types else TYPES[0]
+    if dtype not in TYPES:
+        raise cannot_configure(WHERE, f"dtype={dtype!r}", " or ".join(TYPES))
+    if dtype == TYPES[0]:
+        mod = relax.transform.ToMixedPrecision(out_dtype=dtype)(mod)
+    else:
+        mod = _rewritten(mod, _HalfOperands(mod, dtype), lambda x: x)
+    mod = _rewritten(mod, _Casts(mod), lambda func: _narrowed(func, dtype))
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+def cast_weights(mod: tvm.IRModule, weights: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Cast weights to the types that a model takes.
+
+    Parameters
+    ----------
+    mod : IRModule
+        What `to_half` returns.
+    weights : mapping
+        For each function its weights, in order: the last of its parameters. As the second result of
+        `relax.frontend.detach_params`: TVM's tensors, or what has `numpy()`.
+
+    Returns
+    -------
+    weights : dict
+        For each function TVM's tensors on the CPU; those that have their type already as they are.
+
+    Raises
+    ------
+    OptionError
+        The module lacks a function, or that has fewer parameters.
+    """
+    found = {}
+    for name, given in weights.items():
+        func = mod[name] if name in [x.name_hint for x in mod.get_global_vars()] else None
+        if func is None or len(given) > len(func.params):
+            has = "no such function" if func is None else f"{len(func.params)} parameters"
+            need = "the functions of the model, and at most as many weights as parameters"
+            raise cannot_configure(
+                "relax.cast_weights", f"{name}: {len(given)} weights, {has}", need
+            )
+        params = func.params[len(func.params) - len(given) :]
+        found[name] = [_cast(x, str(p.ty.dtype)) for x, p in zip(given, params, strict=True)]
+    return found
+
+
+def _cast(weight: Any, dtype: str) -> Any:
+    if str(weight.dtype) == dtype:
+        return weight
+    narrow = tvm.runtime.empty(weight.shape, dtype)
+    if dtype != "bfloat16":
+        return narrow.copyfrom(weight.numpy().astype(dtype))
+    bits = weight.numpy().astype(WIDE).view("uint32").astype("uint64")
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to nearest, to even
+    return narrow.copyfrom(rounded.astype("uint16").view(np.dtype("bfloat16")))
+
+
+def _rewritten(mod: tvm.IRModule, rewriter: Any, first: Any) -> tvm.IRModule:
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            rewriter.builder_.update_func(gv, rewriter.visit_expr(first(func)))
+    return rewriter.builder_.get()
+
+
+def _narrowed(func: relax.Function, dtype: str) -> relax.Function:
+    """Give weights the type to which all their readers cast them."""
+    if NUM_INPUT not in (func.attrs or {}):
+        return func
+    readers = _readers(func)
+    narrow = {
+        x: relax.Var(x.name, relax.TensorType(x.ty.shape, dtype))
+        for x in func.params[int(func.attrs[NUM_INPUT]) :]
+        if isinstance(x.ty, relax.TensorType) and str(x.ty.dtype) == WIDE
+        and _is_only_cast(x, dtype, readers)
+    }  # fmt: skip
+    if not narrow:
+        return func
+    params = [narrow.get(x, x) for x in func.params]
+    body = func.bind_params(narrow).body
+    return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
+    found = readers.get(var, [])
+    return bool(found) and all(
+        isinstance(made, relax.Call)
+        and (
+            (made.op == _CAST and str(made.attrs.dtype) == dtype)
+            or (made.op in _VIEWS and name is not None and _is_only_cast(name, dtype, readers))
+        )
+        for name, made in found
+    )
+
+
+@mutator
+class _HalfOperands(PyExprMutator):  # type: ignore[misc]
+    """Casts operands of products; results stay float32."""
+
+    def __init__(self, mod: tvm.IRModule, dtype: str) -> None:
+        super().__init__(mod)
+        self.dtype = dtype
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one product."""
+        call = super().visit_call_(call)
+        types = [str(x.ty.dtype) for x in call.args] if call.op == _MATMUL else []
+        if WIDE not in types or {*types} - {WIDE, self.dtype}:
+            return call
+        both = [
+            x if t == self.dtype else self.builder_.emit(relax.op.astype(x, self.dtype))
+            for x, t in zip(call.args, types, strict=True)
+        ]
+        return relax.op.matmul(*both, out_dtype=WIDE)
+
+
+@mutator
+class _Casts(PyExprMutator):  # type: ignore[misc]
+    """Leaves out casts of what has the type."""
+
+    def visit_call_(self, call: Any) -> Any:
+        """Replace one cast."""
+        call = super().visit_call_(call)
+        is_done = call.op == _CAST and str(call.args[0].ty.dtype) == str(call.attrs.dtype)
+        return call.args[0] if is_done else call
+
+
+def _readers(func: relax.Function) -> dict[Any, list[Any]]:
+    """Return what reads each variable of a function, and the variable that has the result."""
+    found: dict[Any, list[Any]] = {}
+
+    def note(name: Any, value: Any) -> None:
+        for var in relax.analysis.free_vars(value):
+            found.setdefault(var, []).append((name, value))
+
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            note(binding.var, binding.value)
+    note(None, func.body.body)
+    return found

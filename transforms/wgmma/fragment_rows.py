@@ -28,7 +28,7 @@ from tvm_hopper.codegen_patches.ptx.registers import shuffle_xor
 
 from .fragment_layout import SUBTILE_ROWS, AccumulatorLayout, RowLayout
 from .fragment_loops import PAIR, Fragment, only_if
-from .fragment_row_exchange import ROW_THREADS
+from .stores.fragment_row_exchange import ROW_THREADS
 
 DISTANCES = (1, 2)  # between the threads of a row
 

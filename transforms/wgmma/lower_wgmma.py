@@ -62,14 +62,14 @@ from .fragment_layout import FragmentTile, RowLayout
 from .fragment_loops import Fragment
 from .fragment_loops_plan import FragmentNest
 from .fragment_rows import ReducedRows, RowFragment
-from .fragment_shared_stores import StagedFragment
-from .fragment_transposed_stores import stored_by
 from .fragment_updates import UpdatedFragment, is_first
 from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
 from .register_operand import emit_operand, words_of
 from .register_operand_plan import RegisterOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
+from .stores.fragment_shared_stores import StagedFragment
+from .stores.fragment_transposed_stores import stored_by
 from .warp_group_threads import bind_warp_groups
 
 

@@ -144,9 +144,8 @@ def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReduct
     sums = [p for p in parts if p.name in columns.sums]
     tensors = _tensors(sums)
     tile, text = _choose(columns, sums, tensors, given)
-    known = not any(ir.static_int(x) is None for x in (*columns.rows, *columns.columns))
-    if known and not whole and (strips := find_few_rows(sch, parts, tile, given)) is not None:
-        return schedule_strips(program, strips, given)
+    if not whole and (few := find_few_rows(sch, parts, columns, tile, given)) is not None:
+        return schedule_strips(program, few, given)
     count = len(columns.columns)
     loads = [_read_rows(sch, sums, x, count) if len(x.shape) > 2 else x for x in tensors]
     partial = [leave_partial(sch, part, tile.parts, tile.flight) for part in sums]

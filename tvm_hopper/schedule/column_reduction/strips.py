@@ -26,6 +26,7 @@ from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
 
 from .config import ColumnReductionConfig
 from .model import ColumnTile
+from .recognize import ColumnProgram
 from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
 from .strip_kernel import StripKernel
 from .strip_model import StripChoice, StripWork, choose_strips, cycles_of_sums, least_cycles
@@ -71,7 +72,11 @@ def schedule_strips(
 
 
 def find_few_rows(
-    sch: s_tir.Schedule, parts: list[Part], tile: ColumnTile, given: ColumnReductionConfig
+    sch: s_tir.Schedule,
+    parts: list[Part],
+    columns: ColumnProgram,
+    tile: ColumnTile,
+    given: ColumnReductionConfig,
 ) -> StripProgram | None:
     """Recognise sums of so few rows that one kernel takes less time than two.
 
@@ -81,14 +86,18 @@ def find_few_rows(
         Only read.
     parts : list of Part
         The program, inlined.
+    columns : ColumnProgram
+        Its rows and columns.
     tile : ColumnTile
         What two kernels would be.
     given : ColumnReductionConfig
         Nothing, unless two kernels are requested.
     """
-    strips = find_strips(parts, one_pass=True) if given == ColumnReductionConfig() else None
-    if strips is None:
+    extents = [ir.static_int(x) for x in (*columns.rows, *columns.columns)]
+    if None in extents or given != ColumnReductionConfig():
         return None
+    strips = find_strips(parts, one_pass=True)
+    assert strips is not None, "sums over leading dimensions are a program of columns"
     work = replace(_count_work(sch, parts, strips, [], given), split=False)
     at_once = tile.threads * tile.vector * tile.rows * tile.flight * work.loaded
     count = -(-work.columns // (tile.threads * tile.vector)) * tile.blocks

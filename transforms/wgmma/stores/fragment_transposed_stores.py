@@ -24,11 +24,11 @@ from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.codegen_patches.ptx import matrix
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
+from tvm_hopper.transforms.wgmma import fragment_layout
+from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, only_if
+from tvm_hopper.transforms.wgmma.fragment_loops_plan import FragmentNest
 
-from . import fragment_layout
 from .fragment_global_stores import StoredFragment
-from .fragment_loops import PAIR, only_if
-from .fragment_loops_plan import FragmentNest
 from .fragment_row_exchange import ROW_THREADS, RUN, exchange
 from .fragment_shifted_stores import ShiftedFragment
 

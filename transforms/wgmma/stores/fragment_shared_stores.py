@@ -27,10 +27,9 @@ from tvm_hopper.codegen_patches.ptx import matrix
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import DISJOINT_WRITES
-
-from . import fragment_layout
-from .fragment_loops import PAIR, Fragment, bounds, only_if
-from .shared_pair_loads import load_pair
+from tvm_hopper.transforms.wgmma import fragment_layout
+from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, Fragment, bounds, only_if
+from tvm_hopper.transforms.wgmma.shared_pair_loads import load_pair
 
 SIDE = 8  # rows and columns of a matrix
 WARP_ROWS = 16  # of a subtile, that one warp holds

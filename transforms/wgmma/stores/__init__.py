@@ -1,0 +1,1 @@
+"""Stores of accumulators: to global memory, shared tiles, rows that begin anywhere, by columns."""

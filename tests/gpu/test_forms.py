@@ -144,7 +144,10 @@ def test_shared_sums_of_integers(mode: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"tile": (128, 128, 128), "consumers": 2}], ids=str)
 def test_promoted_sums_of_float8(options: dict[str, object]) -> None:
-    """Positive numbers: a sum of 16384 products is 22% too small in one accumulator."""
+    """Positive numbers: a sum of 16384 products is 22% too small in one accumulator.
+
+    Of four parts each is less so.
+    """
     import torch
     import tvm
     from tvm import s_tir
@@ -165,7 +168,7 @@ def test_promoted_sums_of_float8(options: dict[str, object]) -> None:
         run(*map(forms.as_argument, (a, b)), out)
         torch.cuda.synchronize()
         lost[accumulate] = ((out.double() - want) / want).abs().max().item()
-    assert lost["promoted"] < 1e-3 < 0.1 < lost[None]
+    assert lost["promoted"] < 1e-3 < 0.02 < lost[None]
 
 
 @pytest.mark.parametrize("residual", [False, True])

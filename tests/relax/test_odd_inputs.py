@@ -24,13 +24,13 @@ ODD = {  # expression, tensors, who computes it, by which rule
     "rows of 77": (linear, [((5, 77), HALF), ((33, 77), HALF)], OURS, "Matmul"),  # padded
     "a depth of 1": (op.matmul, [((5, 1), HALF), ((1, 33), HALF)], STOCK, "dl.gpu.Fallback"),
     "no rows": (op.matmul, [((0, 64), HALF), ((64, 32), HALF)], STOCK, "dl.gpu.Fallback"),
-    "one column": (op.matmul, [((64, 64), HALF), ((64, 1), HALF)], STOCK, "dl.gpu.GEMV"),
+    "one column": (op.matmul, [((64, 64), HALF), ((64, 1), HALF)], OURS, "Matmul"),
     "a vector": (op.matmul, [((64,), HALF), ((64, 32), HALF)], OURS, "Matmul"),
     "two vectors": (op.matmul, [((64,), HALF), ((64,), HALF)], OURS, "Matmul"),
-    "float8": (wide, [((64, 64), "float8_e4m3fn")] * 2, STOCK, "dl.gpu.Matmul"),
+    "float8": (wide, [((64, 64), "float8_e4m3fn")] * 2, OURS, "Matmul"),
     "bytes": (
         lambda x, w: op.matmul(x, w, out_dtype="int32"), [((64, 64), "uint8")] * 2,
-        STOCK, "dl.gpu.Matmul",
+        OURS, "Matmul",
     ),
     "one row of float32": (
         linear, [((1, 1024), SINGLE), ((8, 1024), SINGLE)], OURS, "RowReduction",

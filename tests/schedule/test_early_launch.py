@@ -1,5 +1,7 @@
 """Kernels that begin while the launch in front of them ends: who asks, and that they are right."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -44,7 +46,7 @@ def test_a_choice_says_so_and_gives_the_same_again():
 
 def test_both_kernels_of_a_reduction_of_columns_begin_early():
     sch = s_tir.Schedule(columns.column_sum(64, 128))
-    hs.column_reduction(sch)
+    hs.column_reduction(sch, config=hs.ColumnReductionConfig(blocks=2))
     assert str(sch.mod).count(keys.EARLY_LAUNCH) == 2
 
 
@@ -70,10 +72,11 @@ def test_a_transposition_begins_early_where_asked():
     assert asks(sch)
 
 
+TWO = partial(hs.column_reduction, config=hs.ColumnReductionConfig(blocks=2))  # kernels
 EARLY = {
     "a kernel of few rows": (hs.row_reduction, memory_bound.rms_norm(4, 128), 0),
-    "the first of sums of columns": (hs.column_reduction, columns.column_sum(64, 128), 0),
-    "the second": (hs.column_reduction, columns.column_sum(64, 128), 1),
+    "the first of sums of columns": (TWO, columns.column_sum(64, 128), 0),
+    "the second": (TWO, columns.column_sum(64, 128), 1),
 }
 
 

@@ -51,6 +51,8 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
         if call.op != MATMUL or not self.builder_.current_block_is_dataflow():
             return call
         left, right = call.args
+        if "int" in str(left.ty.dtype) and str(call.ty.dtype) != "int32":
+            return call  # tensor cores sum integers in that type
         missing = _missing(left, right)
         turned = [self._turned(x) for x in (left, right)]
         by_columns = turned[1] is None  # rows of the right operand run along the columns

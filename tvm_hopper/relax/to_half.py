@@ -6,11 +6,10 @@
     w: R.Tensor((n, k), "float16")                              half the bytes, cast once
     y = R.matmul(R.astype(x, "float16"), R.permute_dims(w))     sums in float32
 
-TVM's ToMixedPrecision decides what is float16: products and convolutions, and what is computed of
-their results alone. Softmax, means, sums and what is computed of float32 inputs stay float32, as do
-norms' weights. It knows no bfloat16: of that, products get operands, and nothing else changes. It
-casts weights at each call; here those that nothing else reads have 16 bits
-from the start.
+Operands of products and convolutions are cast, and weights that nothing else reads have 16 bits
+from the start. Everything else stays as the model has it: TVM's ToMixedPrecision, which goes from
+products back to what their operands are made of, computes the angles of a rotary embedding in
+float16, and knows no bfloat16.
 """
 
 from __future__ import annotations
@@ -31,6 +30,18 @@ WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")
 WIDE = "float32"
 _CAST, _MATMUL = (tvm.ir.Op.get(f"relax.{x}") for x in ("astype", "matmul"))
+_CONVOLUTIONS = {
+    tvm.ir.Op.get(f"relax.nn.conv{x}d"): getattr(relax.op.nn, f"conv{x}d") for x in (1, 2, 3)
+}
+_OF_CONVOLUTION = [
+    "strides",
+    "padding",
+    "dilation",
+    "groups",
+    "data_layout",
+    "kernel_layout",
+    "out_layout",
+]
 _VIEWS = [
     tvm.ir.Op.get(f"relax.{x}")
     for x in ("permute_dims", "reshape", "expand_dims", "squeeze", "broadcast_to", "strided_slice")
@@ -38,7 +49,7 @@ _VIEWS = [
 
 
 def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
-    """Let products have operands of 16 bits, and parameters that only they read.
+    """Let products and convolutions have operands of 16 bits, and weights that only they read.
 
     Parameters
     ----------
@@ -70,10 +81,7 @@ def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
         dtype = TYPES[1] if TYPES[1] in types else TYPES[0]
     if dtype not in TYPES:
         raise cannot_configure(WHERE, f"dtype={dtype!r}", " or ".join(TYPES))
-    if dtype == TYPES[0]:
-        mod = relax.transform.ToMixedPrecision(out_dtype=dtype)(mod)
-    else:
-        mod = _rewritten(mod, _HalfOperands(mod, dtype), lambda x: x)
+    mod = _rewritten(mod, _HalfOperands(mod, dtype), lambda x: x)
     mod = _rewritten(mod, _Casts(mod), lambda func: _narrowed(func, dtype))
     return relax.transform.CanonicalizeBindings()(mod)
 
@@ -163,7 +171,7 @@ def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
 
 @mutator
 class _HalfOperands(PyExprMutator):  # type: ignore[misc]
-    """Casts operands of products; results stay float32."""
+    """Casts operands of products and convolutions; results stay float32."""
 
     def __init__(self, mod: tvm.IRModule, dtype: str) -> None:
         super().__init__(mod)
@@ -172,14 +180,18 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Rewrite one product."""
         call = super().visit_call_(call)
-        types = [str(x.ty.dtype) for x in call.args] if call.op == _MATMUL else []
+        is_product = call.op == _MATMUL or call.op in _CONVOLUTIONS
+        types = [str(x.ty.dtype) for x in call.args] if is_product else []
         if WIDE not in types or {*types} - {WIDE, self.dtype}:
             return call
         both = [
             x if t == self.dtype else self.builder_.emit(relax.op.astype(x, self.dtype))
             for x, t in zip(call.args, types, strict=True)
         ]
-        return relax.op.matmul(*both, out_dtype=WIDE)
+        if call.op == _MATMUL:
+            return relax.op.matmul(*both, out_dtype=WIDE)
+        given = {name: getattr(call.attrs, name) for name in _OF_CONVOLUTION}
+        return _CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
 
 
 @mutator

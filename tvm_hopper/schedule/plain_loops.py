@@ -85,7 +85,10 @@ def _stored_and_written(sch: s_tir.Schedule, copy: Any) -> tuple[int, int]:
         region = next(x for x in (*node.reads, *node.writes) if x.source.same_as(tile))
         of_block = prod(int(x.extent) if _is_number(x.extent) else 0 for x in region.region)
         counts.append(of_block * _count_iterations(nest[outer:], realize.predicate))
-    return (counts[0], counts[1]) if all(counts) else (0, 0)
+    target = [ir.static_int(x) for x in sch.get(copy).writes[0].source.shape]
+    if None in target or not all(counts):
+        return 0, 0
+    return min(counts[0], prod(x or 0 for x in target)), counts[1]  # nothing is stored beyond
 
 
 def _count_iterations(loops: list[ir.For], predicate: Any) -> int:

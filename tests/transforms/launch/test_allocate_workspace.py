@@ -101,7 +101,7 @@ def test_what_stays(change):
 
 def test_a_built_function_asks():
     sch = s_tir.Schedule(columns.column_sum(64, 64))
-    hs.column_reduction(sch)
+    hs.column_reduction(sch, config=hs.ColumnReductionConfig(blocks=2))
     host = pipeline.lower_final(sch.mod, "nvidia/nvidia-h200").host["main"]
     assert "TVMFFIEnvTensorAlloc" in str(host.script())
 

@@ -55,10 +55,17 @@ def blocks_after(sch: s_tir.Schedule, block: Any) -> list[Any]:
 
 
 def are_reductions(sch: s_tir.Schedule, blocks: Sequence[Any]) -> bool:
-    """Tell whether the first of some blocks is a product and the others read what it computes."""
+    """Tell whether the first of some blocks is a product and the others reduce what it computes.
+
+    Another product does not: it has rows and columns of its own.
+    """
     first, *others = blocks
     after = blocks_after(sch, first)
-    return all(any(map(sch.get(x).same_as, after)) for x in others)
+    return all(
+        any(map(sch.get(x).same_as, after))
+        and sum(y.iter_type == tirx.IterVar.DataPar for y in sch.get(x).iter_vars) < 2
+        for x in others
+    )
 
 
 def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: str) -> Any:

@@ -47,15 +47,16 @@ def test_both_operands_are_padded():
 
 
 N = tirx.Var("n", "int64")
+BYTES = {"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}
 
 
-def model(left, right, dtype="float16", turned=False):
+def model(left, right, dtype="float16", turned=False, sum_dtype=None):
     bb = relax.BlockBuilder()
     x, w = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in (("x", left), ("w", right)))
     with bb.function("main", [x, w]):
         with bb.dataflow():
             a = bb.emit(relax.op.permute_dims(x, [0, 2, 1])) if turned else x
-            y = bb.emit_output(bb.emit(relax.op.matmul(a, w)))
+            y = bb.emit_output(bb.emit(relax.op.matmul(a, w, out_dtype=sum_dtype)))
         bb.emit_func_output(y)
     return bb.get()
 
@@ -65,7 +66,8 @@ def model(left, right, dtype="float16", turned=False):
     [
         ({"left": (2, 20, 37), "right": (2, 37, 64)}, 2, 0),
         ({"left": (2, 20, 40), "right": (2, 40, 64)}, 0, 0),
-        ({"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}, 2, 2),  # rows along the sum
+        ({**BYTES, "sum_dtype": "int32"}, 2, 2),  # rows along the sum
+        (BYTES, 0, 0),  # tensor cores have no such sum
         ({"left": (2, 37, 20), "right": (2, 37, 64), "turned": True}, 0, 1),  # rows of 20 and of 64
         ({"left": (2, 20, 37), "right": (2, 37, 33)}, 2, 2),  # rows of 33 do not load either
         ({"left": (2, 20, 40), "right": (2, 40, N)}, 0, 2),
@@ -75,8 +77,8 @@ def model(left, right, dtype="float16", turned=False):
         ({"left": (2, 20, 40), "right": (2, 40, 1)}, 0, 0),  # a column is a row
         ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0, 0),
     ],
-    ids=["rows", "whole rows", "bytes", "no row along the sum", "odd columns", "symbolic columns",
-         "symbolic sum", "one weight", "few rows", "one column", "no tensor cores"],
+    ids=["rows", "whole rows", "bytes", "sums of bytes", "no row along the sum", "odd columns",
+         "symbolic columns", "symbolic sum", "one weight", "few rows", "one column", "no tensor cores"],
 )  # fmt: skip
 def test_which_are_copied(case, num_pads, num_turns):
     got = str(PadOperands()(model(**case)))

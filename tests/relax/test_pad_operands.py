@@ -78,7 +78,8 @@ def model(left, right, dtype="float16", turned=False, sum_dtype=None):
         ({"left": (2, 20, 37), "right": (2, 37, 64), "dtype": "float32"}, 0, 0),
     ],
     ids=["rows", "whole rows", "bytes", "sums of bytes", "no row along the sum", "odd columns",
-         "symbolic columns", "symbolic sum", "one weight", "few rows", "one column", "no tensor cores"],
+         "symbolic columns", "symbolic sum", "one weight", "few rows", "one column",
+         "no tensor cores"],
 )  # fmt: skip
 def test_which_are_copied(case, num_pads, num_turns):
     got = str(PadOperands()(model(**case)))

@@ -110,9 +110,7 @@ def test_angles_of_rotary_embeddings_stay_float32():
     """In float16 place 2047 is off by half a radian."""
     before, after = saved("llama_prefill"), to_half(saved("llama_prefill"))
     for name in ("cos", "sin", "multiply", "nn.softmax"):
-        one, other = (
-            [str(x.ty.dtype) for x in calls(mod, name)[name]] for mod in (before, after)
-        )
+        one, other = ([str(x.ty.dtype) for x in calls(mod, name)[name]] for mod in (before, after))
         assert one == other
 
 

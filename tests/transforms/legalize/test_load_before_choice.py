@@ -51,7 +51,9 @@ def test_what_is_loaded_has_a_name(before, after):
     "value",
     [
         "T.Select(M[bx, tx], x[0] * x[0], x[0])",  # registers
-        "T.if_then_else(tx < 3, X[bx, tx], T.float16(0))",  # may be no element
+        "T.Select(tx > 0, X[bx, tx - 1], T.float16(0))",  # may be no element
+        "T.Select(tx < 127, X[bx, tx + 1], T.float16(0))",
+        "T.if_then_else(tx < 3, X[bx, tx], T.float16(0))",
         "T.Select(tx < 9, T.if_then_else(tx < 3, X[bx, tx], T.float16(0)), x[0])",
         "T.if_then_else(tx < 3, T.Select(tx < 9, X[bx, tx], x[0]), T.float16(0))",
     ],

@@ -52,7 +52,8 @@ def calls(mod, *more):
         mod["main"], lambda x: found.append(x) if isinstance(x, relax.Call) else None
     )
     return {
-        name: [x for x in found if x.op.name == f"relax.{name}"] for name in ("matmul", "astype")
+        name: [x for x in found if x.op.name == f"relax.{name}"]
+        for name in ("matmul", "astype", *more)
     }
 
 

@@ -61,11 +61,13 @@ def are_reductions(sch: s_tir.Schedule, blocks: Sequence[Any]) -> bool:
     """
     first, *others = blocks
     after = blocks_after(sch, first)
-    return all(
-        any(map(sch.get(x).same_as, after))
-        and sum(y.iter_type == tirx.IterVar.DataPar for y in sch.get(x).iter_vars) < 2
-        for x in others
-    )
+    return all(any(map(sch.get(x).same_as, after)) and not _is_product(sch.get(x)) for x in others)
+
+
+def _is_product(block: ir.SBlock) -> bool:
+    kinds = [x.iter_type for x in block.iter_vars]
+    rows, sums = (kinds.count(x) for x in (tirx.IterVar.DataPar, tirx.IterVar.CommReduce))
+    return rows > 1 and sums > 0
 
 
 def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel, where: str) -> Any:

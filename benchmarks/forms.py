@@ -37,7 +37,7 @@ WORST = 10
 # An instruction of 32 float8 products cuts them and the sum so far to 13 bits below the largest
 # exponent of them, and its result to 13 bits of fraction: bit for bit so on an H200, k 32 to 4096.
 FP8_SUM, FP8_STEP = 2.0**-13, 32  # of the sum of absolute products; products of an instruction
-FP8_MOST = 7.0  # times FP8_SUM: 5.1 is the most that was seen, k 32 to 29568
+FP8_MOST = 7.0  # times FP8_SUM: 5.02 is the most that was seen (6144x13824x9216 of seed 907)
 OUTPUTS = {"int8": "int32", "tf32": "float32"}  # of the others bfloat16
 ROUNDING = {"int8": 0.0, "tf32": 2.0**-9}  # of the largest product and of the output; else 16 bits
 

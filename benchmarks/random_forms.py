@@ -58,7 +58,7 @@ class FormsCase:
 
     @property
     def kind(self) -> str:
-        """What it counts as in the summary."""
+        """The group that the summary counts it in."""
         return self.dtypes[0] + (", a batch" if self.formula[0] in "bhi" else "")
 
 

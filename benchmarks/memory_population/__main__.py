@@ -4,7 +4,8 @@
 
 All programs are built first, in parallel. Each is compared with float64, then timed cold in turn
 with torch.compile (default mode, in a graph) and with a copy of as many bytes. A row is appended to
-`--out` as soon as it is known; programs that are in it already are not run again. `--table` prints
+`--out` as soon as it is known; programs that are in it already are not run again. `--several` also
+times the kernels that TVM's fusion alone leaves of a program. `--table` prints
 the summary alone; `--kernels` builds and counts kernels without a GPU.
 """
 

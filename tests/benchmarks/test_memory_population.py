@@ -37,7 +37,15 @@ def test_bytes_of_a_gather_are_those_that_are_read():
 def test_the_summary_names_the_worst(tmp_path, capsys):
     row = {"name": "1.0 layout pad", "kind": "layout", "functions": 1, "served": 1, "wrong": ""}
     times = {"ours_us": 10.0, "compile_us": 20.0, "copy_us": 9.0}
-    slow = {**row, "name": "1.1 layout pad", "wrong": "output 0", "ratio": 0.5, "copy_share": 0.4}
+    slow = {
+        **row,
+        "name": "1.1 layout pad",
+        "several_ratio": 0.8,
+        "wrong": "output 0",
+        "ratio": 0.5,
+        "copy_share": 0.4,
+    }
+    slow |= {"several_us": 8.0, "several_ratio": 0.8}
     rows = [row | times | {"ratio": 2.0, "copy_share": 0.9}, slow | times]
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -45,5 +53,6 @@ def test_the_summary_names_the_worst(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "FAILED 1.1 layout pad: output 0" in text
     assert "geometric mean 0.866, 5th percentile 0.500, least 0.500" in text  # of 1.5 and 0.5
+    assert "against several kernels: 1 programs, 1 slower, least 0.80" in text
     assert text.splitlines()[-2].strip().startswith("0.50")
     assert command.ratio(1.0, 2.0) == 1.0  # both are below the smallest kernel

@@ -135,6 +135,28 @@ def test_values_of_an_imported_model():
     assert 0 < np.abs(got - want).mean() < 2e-3 * np.abs(want).mean()
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_convolutions_keep_all_that_they_say(rank):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4, *[9] * rank), "float32"))
+    w = relax.Var("w", relax.TensorType((8, 2, *[3] * rank), "float32"))
+    given = {"strides": 2, "padding": 1, "dilation": 2, "groups": 2}
+    with builder.function("main", [x, w], {"num_input": 1}):
+        with builder.dataflow():
+            made = getattr(relax.op.nn, f"conv{rank}d")(x, w, **given)
+            out = builder.emit_output(builder.emit(made))
+        builder.emit_func_output(out)
+    before = builder.finalize()
+    after = to_half(before)
+    assert types(after) == ["float32", "float16"]
+    name = f"nn.conv{rank}d"
+    ((old,), (new,)) = (calls(x, name)[name] for x in (before, after))
+    assert [str(x.ty.dtype) for x in new.args] == ["float16", "float16"]
+    assert str(new.ty) == str(old.ty)  # the shape, and float32
+    assert str(new.attrs.strides) == str(old.attrs.strides)
+    assert str(new.attrs.padding) == str(old.attrs.padding)
+
+
 @pytest.mark.parametrize(
     ("call", "found"),
     [

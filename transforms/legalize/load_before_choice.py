@@ -10,7 +10,8 @@ may not, as `T.Select(i > 0, x[i - 1], 0)`, stays for the branch.
 
 Part of LegalizeVectors.
 
-Before: elements are dealt out to threads.  After: no choice outside of vectors loads from memory.
+Before: elements are dealt out to threads.  After: outside of vectors, a choice loads from memory
+only what may lie outside of its tensor.
 """
 
 from __future__ import annotations

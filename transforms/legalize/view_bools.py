@@ -50,8 +50,14 @@ def _by_bytes(loop: ir.For) -> ir.Stmt:
 
     def view(buffer: ir.Var) -> ir.Var:
         if buffer not in views:
-            name, scope = f"{buffer.name}_bytes", str(buffer.scope())
-            views[buffer] = ir.new_buffer(name, tuple(buffer.shape), "int8", scope)
+            views[buffer] = tirx.decl_buffer(
+                buffer.shape,
+                "int8",
+                f"{buffer.name}_bytes",
+                elem_offset=buffer.ty.elem_offset,  # of elements: bytes, both times
+                scope=str(buffer.scope()),
+                layout=None,
+            )
         return views[buffer]
 
     def load(node: ir.TensorLoad, mutator: Any) -> Any:

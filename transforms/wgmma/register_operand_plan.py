@@ -37,7 +37,7 @@ class RegisterOperand:
     before
         The loop over steps, before which loads are made that no step changes; None: one step.
     registers
-        Those of a thread: two elements of 16 bits share a word.
+        A thread's part of it, of the same type: two elements of 16 bits are one 32-bit register.
     """
 
     buffer: ir.Var

@@ -103,6 +103,9 @@ class Arch(Processor):
         Registers a thread are handed out in multiples of it.
     max_threads_per_sm, max_blocks_per_sm
         That one SM holds at a time.
+    float32_lanes
+        Instructions of 32-bit floats that an SM's threads finish in a cycle (CUDA C++ Programming
+        Guide, "Arithmetic Instructions").
     has_setmaxnreg
         Whether registers move between the warp groups of a running thread block.
     max_cluster_size
@@ -125,6 +128,7 @@ class Arch(Processor):
     register_allocation_unit: int
     max_threads_per_sm: int
     max_blocks_per_sm: int
+    float32_lanes: int
     has_setmaxnreg: bool
     max_cluster_size: int
     largest_cluster_size: int
@@ -173,6 +177,7 @@ SM_90A = Arch(
     register_allocation_unit=8,  # 256 of a warp
     max_threads_per_sm=2048,
     max_blocks_per_sm=32,
+    float32_lanes=128,
     async_ops=(
         "cp_async",
         "cp_async_arrive",
@@ -203,6 +208,7 @@ SM_80 = Arch(
     register_allocation_unit=8,
     max_threads_per_sm=2048,
     max_blocks_per_sm=32,
+    float32_lanes=64,
     async_ops=("cp_async",),
     proxies=(GENERIC,),
     has_setmaxnreg=False,

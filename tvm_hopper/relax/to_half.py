@@ -25,11 +25,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_hopper.errors import cannot_configure
 
 from .join_products import NUM_INPUT
+from .simplify_operands import CAST, MATMUL, rewrite_functions
 
 WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")
 WIDE = "float32"
-_CAST, _MATMUL = (tvm.ir.Op.get(f"relax.{x}") for x in ("astype", "matmul"))
 _CONVOLUTIONS = {
     tvm.ir.Op.get(f"relax.nn.conv{x}d"): getattr(relax.op.nn, f"conv{x}d") for x in (1, 2, 3)
 }
@@ -81,9 +81,11 @@ def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
         dtype = TYPES[1] if TYPES[1] in types else TYPES[0]
     if dtype not in TYPES:
         raise cannot_configure(WHERE, f"dtype={dtype!r}", " or ".join(TYPES))
-    mod = _rewritten(mod, _HalfOperands(mod, dtype), lambda x: x)
-    mod = _rewritten(mod, _Casts(mod), lambda func: _narrowed(func, dtype))
-    return relax.transform.CanonicalizeBindings()(mod)
+    mod = rewrite_functions(mod, _HalfOperands(mod, dtype)).clone()
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            mod.update_func(gv, _narrowed(func, dtype))
+    return relax.transform.CanonicalizeBindings()(rewrite_functions(mod, _Casts(mod)))
 
 
 def cast_weights(mod: tvm.IRModule, weights: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -92,10 +94,10 @@ def cast_weights(mod: tvm.IRModule, weights: Mapping[str, Sequence[Any]]) -> dic
     Parameters
     ----------
     mod : IRModule
-        What `to_half` returns.
+        A model, as `to_half` returns it.
     weights : mapping
-        For each function its weights, in order: the last of its parameters. As the second result of
-        `relax.frontend.detach_params`: TVM's tensors, or what has `numpy()`.
+        The weights of each function, in the order of its last parameters: the second result of
+        `relax.frontend.detach_params`. They are TVM's tensors, or have a method `numpy()`.
 
     Returns
     -------
@@ -113,9 +115,7 @@ def cast_weights(mod: tvm.IRModule, weights: Mapping[str, Sequence[Any]]) -> dic
         if func is None or len(given) > len(func.params):
             has = "no such function" if func is None else f"{len(func.params)} parameters"
             need = "the functions of the model, and at most as many weights as parameters"
-            raise cannot_configure(
-                "relax.cast_weights", f"{name}: {len(given)} weights, {has}", need
-            )
+            raise cannot_configure(CAST_WHERE, f"{name}: {len(given)} weights, {has}", need)
         params = func.params[len(func.params) - len(given) :]
         found[name] = [_cast(x, str(p.ty.dtype)) for x, p in zip(given, params, strict=True)]
     return found
@@ -130,13 +130,6 @@ def _cast(weight: Any, dtype: str) -> Any:
     bits = weight.numpy().astype(WIDE).view("uint32").astype("uint64")
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to nearest, to even
     return narrow.copyfrom(rounded.astype("uint16").view(np.dtype("bfloat16")))
-
-
-def _rewritten(mod: tvm.IRModule, rewriter: Any, first: Any) -> tvm.IRModule:
-    for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            rewriter.builder_.update_func(gv, rewriter.visit_expr(first(func)))
-    return rewriter.builder_.get()
 
 
 def _narrowed(func: relax.Function, dtype: str) -> relax.Function:
@@ -162,7 +155,7 @@ def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
     return bool(found) and all(
         isinstance(made, relax.Call)
         and (
-            (made.op == _CAST and str(made.attrs.dtype) == dtype)
+            (made.op == CAST and str(made.attrs.dtype) == dtype)
             or (made.op in _VIEWS and name is not None and _is_only_cast(name, dtype, readers))
         )
         for name, made in found
@@ -173,6 +166,8 @@ def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
 class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     """Casts operands of products and convolutions; results stay float32."""
 
+    changed = False
+
     def __init__(self, mod: tvm.IRModule, dtype: str) -> None:
         super().__init__(mod)
         self.dtype = dtype
@@ -180,15 +175,16 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Rewrite one product."""
         call = super().visit_call_(call)
-        is_product = call.op == _MATMUL or call.op in _CONVOLUTIONS
+        is_product = call.op == MATMUL or call.op in _CONVOLUTIONS
         types = [str(x.ty.dtype) for x in call.args] if is_product else []
         if WIDE not in types or {*types} - {WIDE, self.dtype}:
             return call
+        self.changed = True
         both = [
             x if t == self.dtype else self.builder_.emit(relax.op.astype(x, self.dtype))
             for x, t in zip(call.args, types, strict=True)
         ]
-        if call.op == _MATMUL:
+        if call.op == MATMUL:
             return relax.op.matmul(*both, out_dtype=WIDE)
         given = {name: getattr(call.attrs, name) for name in _OF_CONVOLUTION}
         return _CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
@@ -198,10 +194,13 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
 class _Casts(PyExprMutator):  # type: ignore[misc]
     """Leaves out casts of what has the type."""
 
+    changed = False
+
     def visit_call_(self, call: Any) -> Any:
         """Replace one cast."""
         call = super().visit_call_(call)
-        is_done = call.op == _CAST and str(call.args[0].ty.dtype) == str(call.attrs.dtype)
+        is_done = call.op == CAST and str(call.args[0].ty.dtype) == str(call.attrs.dtype)
+        self.changed = self.changed or is_done
         return call.args[0] if is_done else call
 
 

@@ -1,6 +1,7 @@
 """LegalizeVectors: vectors as long as a thread can load and the CUDA code generator can print."""
 
 import pytest
+from tvm import tirx
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
@@ -134,6 +135,14 @@ def test_bools_are_loaded_as_bytes():
     stored = 'for v in T.vectorized(16):\n                    with T.sblock("C")'
     one = stored.replace("vectorized", "unroll")
     check(run(before, LegalizeVectors()), parse(MASK, ("\nLOAD\n", BY_BYTES), (stored, one)))
+
+
+def test_bytes_of_bools_begin_where_they_do():
+    """A tensor may begin some elements behind its pointer."""
+    late = 'M: T.Buffer((8, 256), "bool", elem_offset=16)'
+    func = parse(MASK, ("\nLOAD\n", BY_BOOLS), ('M: T.Buffer((8, 256), "bool")', late))
+    views = ir.find_all(run(func, LegalizeVectors()).body, tirx.DeclBuffer)
+    assert [int(x.buffer.ty.elem_offset) for x in views] == [16, 0]
 
 
 STORED = """

@@ -145,6 +145,17 @@ def test_the_exponential_of_a_sigmoid_is_one_of_them():
     assert text.count("tvm_hopper_ex2_ftz") == 2
 
 
+def test_quotients_that_stay_float32_in_kernels_bound_by_memory():
+    """Their exponential is CUDA's; without the mark of such a kernel the quotient is, too."""
+    value = "E[0] / (T.float32(1) + T.exp(E[0]))"
+    wide = (f'T.Cast("float16", {value})', value), ('128), "float16")):', '128), "float32")):')
+    text = run(parse(ROWS, *wide), approximate_functions).body.script()
+    assert text.count("tvm_hopper_rcp_approx") == 1
+    assert "T.exp(E[0])" in text
+    plain = parse(ROWS, *wide, (', memory_bound="row_reduction"', ""))
+    check(run(plain, approximate_functions), plain)
+
+
 GELU = (
     'T.Cast("float16", E[0] / (T.float32(1) + T.exp(E[0])))',
     'T.Cast("float16", T.float32(0.5) * E[0] * (T.float32(1) + T.erf(E[0] * T.float32(0.5**0.5))))',

@@ -89,7 +89,7 @@ def find_few_rows(
     columns : ColumnProgram
         Its rows and columns.
     tile : ColumnTile
-        What two kernels would be.
+        The configuration of the first of two kernels, the alternative.
     given : ColumnReductionConfig
         Nothing, unless two kernels are requested.
     """

@@ -20,7 +20,8 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 from .program import MemoryProgram, Part, is_plain, plain_index, results, same_extents
 
 MOST_NODES = 24  # operations of an expression that is computed once for each of its uses
-# Instructions of functions, in the forms that memory-bound kernels compute; of others a few.
+# Instructions of functions in the forms of memory-bound kernels, counted in their formulas
+# (transforms/math/approximate_functions_plan.py); of other functions and divisions about as many.
 FUNCTION_INSTRUCTIONS = {"erf": 16, "tanh": 12, "exp": 3, "sigmoid": 6, "rsqrt": 2, "sqrt": 4}
 OTHER_INSTRUCTIONS, DIVISION_INSTRUCTIONS = 12, 8
 _DEAR = (tirx.Div, tirx.FloorDiv, tirx.FloorMod)

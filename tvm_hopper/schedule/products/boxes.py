@@ -62,13 +62,13 @@ def leave_as_boxes(
     rows, columns : int or array of int
         Of a tile of the output.
     terms : int
-        Of a sum, by `terms_by_output`.
+        How long a sum is, as `terms_by_output` counts it.
     row : int
         Elements of a row of the output.
     size : int
         Bytes of one.
     slot_bytes : int or array of int
-        Of the ring.
+        Bytes of one slot of the ring.
     several : bool or array of bool
         Whether thread blocks compute several tiles.
     """

@@ -59,7 +59,7 @@ class KernelForm:
     streams: bool = False
     turned: bool = True  # transposed tiles of many columns store vectors
     shifted: bool = True  # tiles of any columns store vectors
-    turns: int = 1  # consumers that compute tiles in turn
+    turns: int = 1  # consumers, if each computes whole tiles; 1: they share a tile
 
 
 def estimate(
@@ -206,7 +206,7 @@ class _Estimate:
     def _convert(self) -> Floats:
         """Return the cycles in which a consumer converts its rows of a step, before it multiplies.
 
-        Of bytes: six instructions for two of them, of which a warp issues one in two cycles.
+        Two bytes take six instructions, and a warp issues one instruction in two cycles.
         """
         of_thread = self.rows_of_one * self.depth / WARP_GROUP_THREADS
         is_converted = bool(self.product.converted_bytes)

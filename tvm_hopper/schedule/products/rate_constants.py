@@ -60,7 +60,8 @@ class Rates:
         22 and 25 the one by which the choice lost least among the times of 31 such problems both
         ways.
     pair_store_bytes
-        Of two elements of 4 bytes a thread. Not fitted: of 12 times of 8-bit integers and of tf32.
+        The same where a thread stores two elements of 4 bytes. Not fitted: read from 12 times of
+        8-bit integers and of tf32.
     box_store_bytes
         Of stores by TMA, which threads do not wait for. Not fitted: of 14 pairs of times of float8
         and of 8-bit integers, sums of up to 256 bytes.
@@ -109,8 +110,8 @@ class Rates:
         Share of the time that stores of columns off 32 cost. Not measured: what no fit has seen
         is chosen only for more than that.
     single_consumer_tile_cycles
-        Of each further tile of a block with one consumer, which does not multiply while it stores.
-        Not fitted: of 8 times of float8 and of 8-bit integers.
+        Cycles that each tile after the first costs a thread block with one consumer, which does not
+        multiply while it stores. Not fitted: read from 8 times of float8 and of 8-bit integers.
     multi_tile_cost, multi_tile_split_k_cost
         Share of the time that several tiles a block, or several blocks an SM, cost more, of kernels
         made for any rows; and more where sums are shared, since no block loads ahead for the next

@@ -199,8 +199,7 @@ class _RowSearch:
             hint = self.model.wants_hint(work)
         again = reload or (recompute and work.kept > 0)
         speed = self.model.register_rate(work, tile, blocks, reload, again)
-        times = work.reductions + 1 if recompute else 1  # what reductions read is computed
-        speed = min(speed, compute_rate(work, times))
+        speed = min(speed, compute_rate(work, recompute))
         if given.blocks is None and is_close(work, tile) and not again:
             blocks = 1
         split = not reload and (recompute or not work.kept) and self._splits(tile)

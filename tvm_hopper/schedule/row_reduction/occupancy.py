@@ -17,7 +17,6 @@ from tvm_hopper.schedule.memory_bound.work import LoadedRows, RowWork
 from .config import THREADS_PER_SM
 
 REGISTERS_PER_SM = 65536
-LANES_PER_SM = 128  # instructions of 32-bit numbers in a cycle
 REGISTERS_PER_THREAD = 255
 REGISTER_STEP = 8  # in which threads get them
 REGISTER_BYTES = 4
@@ -50,9 +49,13 @@ def least_registers(work: RowWork, chunks: int, recompute: bool, reload: bool) -
     return base + _of_bytes(chunks * work.vector * held)
 
 
-def compute_rate(work: RowWork, times: int) -> float:
-    """Return the bytes a cycle for which an SM computes what is kept so many times."""
-    return LANES_PER_SM * work.loaded / (times * work.instructions) if work.instructions else inf
+def compute_rate(work: RowWork, recompute: bool) -> float:
+    """Return for how many loaded bytes an SM can compute in a cycle what reductions read.
+
+    With `recompute` each reduction does so, and what is stored.
+    """
+    count = work.instructions * (work.reductions + 1 if recompute else 1)
+    return arch_in_scope().float32_lanes * work.loaded / count if count else inf
 
 
 def blocks_of_registers(

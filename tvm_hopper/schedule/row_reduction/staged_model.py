@@ -15,7 +15,7 @@ from tvm_hopper.schedule.memory_bound.work import RowWork
 
 from .choice import CLUSTERS, RowChoice
 from .config import RowReductionConfig, fits_block
-from .occupancy import SUMS_BYTES, blocks_of_staged, part_of
+from .occupancy import SUMS_BYTES, blocks_of_staged, compute_rate, part_of
 
 STAGED_SIZES = (128, 256, 512, 1024)
 STAGED_CHUNKS = (1, 2, 4)
@@ -39,6 +39,7 @@ def staged_choices(work: RowWork, given: RowReductionConfig, model: MemoryModel)
         if blocks and (tile.cluster == 1 or tile.threads % THREADS_PER_WARP == 0):
             part = part_of(work, tile) if preload else 0
             speed = model.staged_rate(work, tile, blocks, part)
+            speed = min(speed, compute_rate(work, recompute=True))
             choice = RowChoice(tile, preload, True, False, blocks, hint, speed)
             found.append(replace(choice, is_streamed=True, stage=True))
     return found

@@ -14,8 +14,8 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.facts.programming_model import WORD_BYTES
 
-WORD_BYTES = 4
 WORD_BITS = 8 * WORD_BYTES
 
 

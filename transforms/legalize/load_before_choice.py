@@ -83,7 +83,8 @@ def _outer_choices(value: Any) -> list[Any]:
     def call(node: Any, mutator: Any) -> Any:
         return node if ir.is_choice(node) else mutator.default_mutate(node)
 
-    tvm_ffi.structural_mutate(value, [(tirx.Select, note), (ir.Call, call)])
+    callbacks = [(tirx.Select, note), (ir.Call, call), (tirx.Let, lambda node, _: node)]
+    tvm_ffi.structural_mutate(value, callbacks)
     return found
 
 

@@ -38,9 +38,9 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, WORD_BYTES
 from tvm_hopper.requests.bodies import is_memory_bound
-from tvm_hopper.transforms.common.word_shifts import WORD_BYTES, bind_word, moved_words
+from tvm_hopper.transforms.common.word_shifts import bind_word, moved_words
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .align_row_vectors_plan import LaneAccess, Lanes, OddRows, flat_index, plan_odd_rows

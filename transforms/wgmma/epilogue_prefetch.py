@@ -61,7 +61,7 @@ def plan_loads(
     value = nest.realize.block.body.value
     for load in ir.find_all(value, ir.TensorLoad):
         source = load.source
-        if is_by_choice(value, load):
+        if ir.is_by_choice(value, load):
             continue
         if any(tvm_ffi.structural_equal(load, x.load) for x in chosen):
             continue
@@ -83,14 +83,6 @@ def plan_loads(
     held = sum(sum(x.held) for x in plans)
     needed = held + len(chosen) * plan.n // 8 + RESERVED_REGISTERS
     return tuple(chosen) if needed <= _available(plan) else ()
-
-
-def is_by_choice(value: Any, load: ir.TensorLoad) -> bool:
-    """Tell whether a load is behind a condition of the program, which may keep it in bounds."""
-    choices = ir.find_all(value, ir.Call, lambda x: str(x.op.name).endswith("if_then_else"))
-    sides = [side for x in choices for side in x.args[1:]]
-    sides += [x.b for kind in (tirx.And, tirx.Or) for x in ir.find_all(value, kind)]
-    return any(ir.uses_node(side, load) for side in sides)
 
 
 def _available(plan: MmaPlan) -> int:

@@ -52,7 +52,7 @@ class RowLayout:
     @property
     def count(self) -> int:
         """Registers of a thread."""
-        return self.m // SUBTILE_ROWS * 2
+        return self.m // SUBTILE_ROWS * wgmma.ROWS_OF_THREAD
 
     def register(self, subtile: Any, _: Any, i: Any) -> Any:
         """Return the index of the row of an accumulator's register `i`, of any instruction."""
@@ -60,7 +60,7 @@ class RowLayout:
 
     def of_half(self, subtile: Any, half: Any) -> Any:
         """Return the index of a row of a 64-row `subtile`, see `row`."""
-        return subtile * 2 + half
+        return subtile * wgmma.ROWS_OF_THREAD + half
 
 
 @dataclass(frozen=True)

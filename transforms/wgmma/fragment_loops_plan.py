@@ -193,12 +193,16 @@ def _row_nest(
     store = realize.block.body
     units = tuple(loop for loop in loops if ir.is_const(loop.extent, 1))
     rows = [loop for loop in loops if not ir.is_const(loop.extent, 1)]
-    indices = [x for y in accesses_of(tile.buffer, store) for x in y if not ir.is_const(x, 0)]
+    accesses = accesses_of(tile.buffer, store)
+    indices = [x for y in accesses for x in y if not ir.is_const(x, 0)]
     if not rows and not indices:  # of one row TVM leaves no loop
         rows = [ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body)]
-        indices = [rows[0].loop_var]
+        indices = [rows[0].loop_var] * len(accesses)
     extent = ir.static_int(rows[0].extent) if len(rows) == 1 else None
-    if extent is None or extent > tile.sides[0] or not rows[0].loop_var.same_as(indices[0]):
+    is_plain = extent is not None and ir.is_const(rows[0].min, 0)
+    each = is_plain and len(indices) == len(accesses)  # of a thread's own row
+    each = each and all(rows[0].loop_var.same_as(x) for x in indices)
+    if extent is None or extent > tile.sides[0] or not each:
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"loops {[f'{x.loop_var.name}<{x.extent}' for x in loops]} over rows of registers "

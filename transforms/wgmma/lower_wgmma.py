@@ -152,8 +152,9 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
     loaded: list[ir.Var] = []
     for operand in (x.left for x in plans):
         if isinstance(operand, RegisterOperand):
-            planned[operand.nest], loads, own = emit_operand(kernel, operand, thread)
-            ahead_of.setdefault(operand.before, []).append(loads)
+            planned[operand.nest], loads, own = emit_operand(operand, thread)
+            if operand.before is not None:
+                ahead_of.setdefault(operand.before.loop_var, []).append(loads)
             loaded += own
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
         planned[plan.product.realize] = _instructions(plan, tile.registers, overwrites)
@@ -163,7 +164,8 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
     def rewrite(node: Any, mutator: Any) -> Any:
         new = planned.get(node)
         new = mutator.default_mutate(node) if new is None else new
-        return ir.seq(ahead_of[node], new) if node in ahead_of else new
+        loads = ahead_of.get(node.loop_var) if isinstance(node, ir.For) else None
+        return ir.seq(loads, new) if loads else new
 
     body = ir.drop_empty(ir.mutate(kernel, [(ir.Stmt, rewrite)]))
     gone = [*(x.buffer for x in threads.tiles), *(x.left.buffer for x in plans if x.in_registers)]

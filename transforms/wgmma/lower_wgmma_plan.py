@@ -36,9 +36,9 @@ class Operand:
 
 @dataclass(frozen=True)
 class MmaPlan:
-    """One accumulator of `m` x `n` elements per warp group, and the nests over it.
+    """One accumulator of `m` x `n` elements per warp group.
 
-    So are nests over what is computed with it in registers.
+    `nests` are those over it, and over what is `computed` with it.
     """
 
     product: MultiplyAdd
@@ -87,7 +87,7 @@ class MmaPlan:
     @property
     def operand_registers(self) -> int:
         """Registers of a thread that hold the left operand."""
-        return self.left.words if isinstance(self.left, RegisterOperand) else 0
+        return self.left.held if isinstance(self.left, RegisterOperand) else 0
 
     @property
     def register_dtype(self) -> str:

@@ -32,44 +32,32 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.effects import writes
 from tvm_hopper.codegen_patches import byte_pairs
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
 
-from .epilogue_prefetch import is_by_choice
 from .fragment_loops import bounds
-from .register_operand_plan import WORD_BYTES, RegisterOperand
+from .register_operand_plan import RegisterOperand, RowLoad
 from .shared_pair_loads import SharedPair, load_pair
 
-ROWS_OF_THREAD = 2  # of the 64 rows of an instruction: eight apart
 
-
-@dataclass(frozen=True)
-class RowLoad:
-    """A load of one element a row from global memory, and the registers that have it instead."""
-
-    load: ir.TensorLoad
-    registers: ir.Var
-
-
-def emit_operand(
-    kernel: ir.For, operand: RegisterOperand, thread: ir.Var
-) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
+def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
     """Return what computes the registers at each step, what loads before the loop, and buffers."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
     m, k = int(operand.row.extent), int(operand.depth.extent)
-    lane, rows = thread % WARP_GROUP_THREADS, _find_row_loads(kernel, operand)
+    lane, rows = thread % WARP_GROUP_THREADS, operand.rows
 
     def at(row: Any, column: Any) -> dict[Any, Any]:
         units = {loop.loop_var: 0 for loop in operand.units}
         return {operand.row.loop_var: row, operand.depth.loop_var: column, **units}
 
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
-        value = _with_rows(store.value, rows, subtile * ROWS_OF_THREAD + i % ROWS_OF_THREAD)
+        value = _with_rows(
+            store.value, rows, subtile * wgmma.ROWS_OF_THREAD + i % wgmma.ROWS_OF_THREAD
+        )
         known = bounds({i: wgmma.OPERAND_WORDS})
         row = ir.simplify(wgmma.operand_row(i, lane), known) + subtile * wgmma.INSTRUCTION_M
         column = ir.simplify(wgmma.operand_col(i, lane, per_word), known) + step * depth
@@ -159,52 +147,32 @@ def words_of(operand: RegisterOperand) -> tuple[ir.Stmt, Callable[[Any, Any], li
     return tirx.DeclBuffer(words, data=operand.registers.data), at
 
 
-def _emit_row_loads(operand: RegisterOperand, rows: list[RowLoad], lane: Any) -> ir.Stmt:
+def _emit_row_loads(operand: RegisterOperand, rows: tuple[RowLoad, ...], lane: Any) -> ir.Stmt:
     """Load what the rows of a thread need, two of each 64."""
     if not rows:
         return ir.seq()
     subtiles = int(operand.row.extent) // wgmma.INSTRUCTION_M
 
     def one(subtile: Any, h: Any) -> ir.Stmt:
-        known = bounds({h: ROWS_OF_THREAD})
+        known = bounds({h: wgmma.ROWS_OF_THREAD})
         row = ir.simplify(wgmma.operand_row(h, lane), known) + subtile * wgmma.INSTRUCTION_M
         return ir.seq(
             [
                 ir.BufferStore(
                     x.registers,
                     ir.substitute(x.load, {operand.row.loop_var: row}),
-                    [subtile * ROWS_OF_THREAD + h],
+                    [subtile * wgmma.ROWS_OF_THREAD + h],
                 )
                 for x in rows
             ]
         )
 
     return ir.make_loop("subtile", subtiles, lambda subtile:
-        ir.make_loop("h", ROWS_OF_THREAD, lambda h:
+        ir.make_loop("h", wgmma.ROWS_OF_THREAD, lambda h:
             one(subtile, h), unroll=True), unroll=True)  # fmt: skip
 
 
-def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> list[RowLoad]:
-    """Return the loads from global memory that no step changes, each once."""
-    value = operand.realize.block.body.value
-    if operand.before is None:
-        return []
-    inside = ir.find_all(operand.before, ir.For)
-    moving = [x.loop_var for x in inside if not x.loop_var.same_as(operand.row.loop_var)]
-    count = int(operand.row.extent) // wgmma.INSTRUCTION_M * ROWS_OF_THREAD
-    found: list[RowLoad] = []
-    for load in ir.find_all(value, ir.TensorLoad):
-        known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
-        changes = ir.depends_on(load, moving) or ir.find_all(list(load.indices), ir.TensorLoad)
-        if known or changes or str(load.source.scope()) != "global":
-            continue
-        if not (is_by_choice(value, load) or writes(kernel, load.source)):
-            name = f"{load.source.name}_rows"
-            found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
-    return found
-
-
-def _with_rows(value: Any, rows: list[RowLoad], place: Any) -> Any:
+def _with_rows(value: Any, rows: tuple[RowLoad, ...], place: Any) -> Any:
     def read(node: ir.TensorLoad, mutator: Any) -> Any:
         for x in rows:
             if tvm_ffi.structural_equal(node, x.load):

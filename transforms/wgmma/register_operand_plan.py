@@ -10,16 +10,26 @@ The buffer is the block's own rows and depth, one nest computes it, and one prod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import tvm_ffi
+
 from tvm_hopper import ir
+from tvm_hopper.analysis.effects import writes
 from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
-from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 
-WORD_BYTES = 4
+
+@dataclass(frozen=True)
+class RowLoad:
+    """A load of one element a row from global memory, and the registers that have it instead."""
+
+    load: ir.TensorLoad
+    registers: ir.Var
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class RegisterOperand:
         Its loops; the last ones have one iteration.
     before
         The loop over steps, before which loads are made that no step changes; None: one step.
+    rows
+        Loads that are made before that loop.
     registers
         A thread's part of it, of the same type: two elements of 16 bits are one 32-bit register.
     """
@@ -48,12 +60,18 @@ class RegisterOperand:
     units: tuple[ir.For, ...]
     before: ir.For | None
     registers: ir.Var
+    rows: tuple[RowLoad, ...] = ()
 
     @property
     def words(self) -> int:
-        """32-bit registers of a thread."""
+        """32-bit registers of a thread that the operand takes."""
         (count,) = (int(x) for x in self.registers.shape)
         return count * dtype_bytes(ir.dtype_of(self.registers)) // WORD_BYTES
+
+    @property
+    def held(self) -> int:
+        """The same with what was loaded for rows: a register for each element."""
+        return self.words + sum(int(x.registers.shape[0]) for x in self.rows)
 
 
 def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOperand:
@@ -95,7 +113,28 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     )
     before = around[-1] if around else None
     registers = ir.new_buffer(buffer.name, (m * k // WARP_GROUP_THREADS,), dtype, "local")
-    return RegisterOperand(buffer, nest, realize, axes[0], axes[1], units, before, registers)
+    found = RegisterOperand(buffer, nest, realize, axes[0], axes[1], units, before, registers)
+    return replace(found, rows=_find_row_loads(kernel, found))
+
+
+def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, ...]:
+    """Return the loads from global memory that no step changes, each once."""
+    value = operand.realize.block.body.value
+    if operand.before is None:
+        return ()
+    inside = ir.find_all(operand.before, ir.For)
+    moving = [x.loop_var for x in inside if not x.loop_var.same_as(operand.row.loop_var)]
+    count = int(operand.row.extent) // wgmma.INSTRUCTION_M * wgmma.ROWS_OF_THREAD
+    found: list[RowLoad] = []
+    for load in ir.find_all(value, ir.TensorLoad):
+        known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
+        changes = ir.depends_on(load, moving) or ir.find_all(list(load.indices), ir.TensorLoad)
+        if known or changes or str(load.source.scope()) != "global":
+            continue
+        if not (ir.is_by_choice(value, load) or writes(kernel, load.source)):
+            name = f"{load.source.name}_rows"
+            found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
+    return tuple(found)
 
 
 def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:

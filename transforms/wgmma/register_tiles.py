@@ -143,4 +143,6 @@ def _places(buffer: ir.Var, store: ir.BufferStore) -> set[tuple[str, ...]]:
 def _meet(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> bool:
     """Tell whether two tiles are touched at the same elements, or rows if one has rows only."""
     length = min(len(x) for x in (*one, *other))
+    if not length:  # of one row
+        return all(x[:1] in ((), ("0",)) for x in (*one, *other))
     return {x[:length] for x in one} == {x[:length] for x in other}

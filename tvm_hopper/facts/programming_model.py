@@ -19,6 +19,7 @@ MAX_EXTENTS = {  # of one axis of a launch; all threads of a block together: MAX
     "blockIdx.y": MAX_GRID_YZ,
     "blockIdx.z": MAX_GRID_YZ,
 }
+WORD_BYTES = 4  # of a register
 THREAD_ACCESS_BYTES = 16  # PTX ISA, `ld`: of the widest vector (.v4.b32), at its own alignment
 
 NAMED_BARRIERS = 16  # PTX ISA, `bar`: 0 to 15, and `__syncthreads` is number 0

@@ -108,6 +108,7 @@ def accumulator_registers(n: int) -> int:
 # -- A in registers (PTX ISA 9.1, 9.7.15.5.1.1): word i of a thread holds `per_word` elements, which
 # are neighbours along k, of the 64 rows and the k of one instruction.
 
+ROWS_OF_THREAD = 2  # of the 64 rows of an instruction, eight apart; so of an accumulator
 OPERAND_WORDS = 4  # 32-bit registers of a thread for one instruction, whichever type
 
 

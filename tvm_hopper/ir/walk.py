@@ -183,6 +183,17 @@ def is_choice(node: Any) -> bool:
     return isinstance(node, Call) and str(getattr(node.op, "name", "")).endswith("if_then_else")
 
 
+def is_by_choice(value: Any, load: Any) -> bool:
+    """Tell whether a load is behind a condition of the program, which may keep it in bounds.
+
+    So it is in a `Select`, too: TVM makes a branch of one that loads (RewriteUnsafeSelect).
+    """
+    sides = [side for x in find_all(value, Call, is_choice) for side in x.args[1:]]
+    sides += [y for x in find_all(value, tirx.Select) for y in (x.true_value, x.false_value)]
+    sides += [x.b for kind in (tirx.And, tirx.Or) for x in find_all(value, kind)]
+    return any(uses_node(side, load) for side in sides)
+
+
 def is_zero(expr: Any) -> bool:
     """Tell whether an expression is the constant 0 of any type."""
     if isinstance(expr, tirx.Cast):

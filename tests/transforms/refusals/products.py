@@ -110,6 +110,12 @@ REVERSED = """                for i in range(64):
                         row[63 - i] = T.Cast("float32", i)"""
 
 
+ROW_STORE = """                for i in range(64):
+                    with T.sblock("more", reads=[], writes=[]):
+                        C[i, 0] = VALUE
+"""
+
+
 def row_sums(name, match, statement, dtype="float32"):
     declared = ROWS.replace("TYPE", f'"{dtype}"')
     changes = (ACCUMULATOR, ACCUMULATOR + declared), ("C[i, j] = acc[i, j]", statement)
@@ -201,6 +207,22 @@ no reduction
         ("T.grid(64, 8, 16)", "T.grid(64, 424, 16)"),
         (ACCUMULATOR.replace("8)", "424)"), ACCUMULATOR.replace("8)", "424)") + FLOAT_ROWS),
         ("C[i, j] = acc[i, j]", "row[i] = row[i] + acc[i, j]"),
+    ),
+    row_sums(
+        "rows of another order",
+        r"block more: found loops .* over rows of registers row.*; need one loop over 64 rows",
+        "row[i] = row[i] + acc[i, j]\n" + ROW_STORE.replace("VALUE", "row[i] + row[63 - i]"),
+    ),
+    row_sums(
+        "rows from the middle on",
+        r"block more: found loops .* over rows of registers row.*; need one loop over 64 rows",
+        "row[i] = row[i] + acc[i, j]\n"
+        + ROW_STORE.replace("(64)", "(32, 64)").replace("VALUE", "row[i]"),
+    ),
+    row_sums(
+        "one row for all",
+        r"block more: found loops .* over rows of registers row.*; need one loop over 64 rows",
+        "row[i] = row[i] + acc[i, j]\n" + ROW_STORE.replace("VALUE", "row[0]"),
     ),
     *rows(product, REGISTERS=IN_REGISTERS)("""
 operand in registers of 32 bits

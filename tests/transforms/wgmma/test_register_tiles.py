@@ -2,13 +2,14 @@
 
 from tvm import tirx
 
-from tests.transforms.refusals.products import ACCUMULATOR, BLOCK, PRODUCT, STORE
+from tests.transforms.refusals.products import ACCUMULATOR, BLOCK, IN_REGISTERS, PRODUCT, STORE
 from tests.transforms.scripts import check, deeper, nest, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.wgmma.lower_wgmma import LowerWgmma
 from tvm_hopper.transforms.wgmma.lower_wgmma_plan import plan_mma
 
+LOAD_A = '"load_a", reads=[], writes=[], async_copy="tma", swizzle=0'
 LOOPS = "                for i, j in T.grid(64, 8):\n"
 FILL = LOOPS + nest(PRODUCT, '"init"')
 TOTAL = ACCUMULATOR.replace("acc", "total")
@@ -40,6 +41,34 @@ def added():
                 total[h * 2] = total[h * 2] + acc[h * 2]
                 total[h * 2 + 1] = total[h * 2 + 1] + acc[h * 2 + 1]
 """
+
+
+def test_what_rows_need_is_loaded_before_a_loop_that_loses_a_stage():
+    """The left operand is computed with a value of its row, and partial sums are added up."""
+    convert = """                for i, k in T.grid(64, 16):
+                    with T.sblock("convert"):
+                        f[i, k] = T.Cast("float16", a[0, i, k]) * S[i]
+"""
+    block = BLOCK.replace("a[0, i, k]", "f[i, k]")
+    steps = STEPS.replace("[0, 0, 2, 2, 2]", "[0, 0, 2, 2, 2, 2]").replace("3, 4]", "3, 4, 5]")
+    declared, _, narrow, *_ = IN_REGISTERS
+    operand = ACCUMULATOR.replace("acc", "f").replace("8)", '16), "float16"')
+    func = parse(
+        PRODUCT,
+        (FILL, FILL.replace("acc", "total")),
+        (COPIES + BLOCK, steps + deeper(COPIES + FILL + convert + block + ADD)),
+        (STORE, STORE.replace("acc", "total")),
+        (ACCUMULATOR, TOTAL + ACCUMULATOR + operand),
+        ('"load_a", reads=[], writes=[], async_copy="tma", swizzle=32', LOAD_A),
+        ("a[p, r, s] = A[r, s]", "a[p, r, s] = W[r, s]"),
+        declared,
+        narrow,
+    )
+    got = run(func, LowerWgmma())
+    (loop,) = ir.find_all(got.body, ir.For, lambda x: x.loop_var.name == "q")
+    filled = [x for x in ir.find_all(got.body, ir.BufferStore) if x.buffer.name == "S_rows"]
+    assert filled
+    assert not ir.find_all(loop, ir.BufferStore, lambda x: x.buffer.name == "S_rows")
 
 
 def test_what_is_added_up_has_the_layout_of_the_product():

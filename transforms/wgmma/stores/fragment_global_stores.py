@@ -16,11 +16,11 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, shared_condition
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, WORD_BYTES
 from tvm_hopper.transforms.wgmma import fragment_layout
 from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, Fragment, only_if
 
-from .fragment_row_exchange import ROW_THREADS, RUN, WORD_BYTES, exchange, sort_halves
+from .fragment_row_exchange import ROW_THREADS, RUN, exchange, sort_halves
 
 
 class StoredFragment(Fragment):

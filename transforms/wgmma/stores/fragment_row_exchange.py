@@ -25,9 +25,6 @@ ROW_THREADS = 4  # threads that hold one row's columns, two each of every eight
 RUN = 2 * ROW_THREADS  # columns that they hold together, and that one of them stores after exchange
 
 
-WORD_BYTES = 4
-
-
 def sort_halves(words: ir.Var, first: Any = 0) -> list[Any]:
     """Put the lower halves of four words in front of their upper halves.
 

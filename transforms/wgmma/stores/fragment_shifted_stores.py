@@ -30,13 +30,13 @@ from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.vector_runs import is_run_in_bounds, starts_aligned
 from tvm_hopper.codegen_patches.ptx.registers import shuffle_from
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES, THREADS_PER_WARP, WORD_BYTES
 from tvm_hopper.transforms.common.word_shifts import bind_word, moved_words
 from tvm_hopper.transforms.wgmma import fragment_layout
 from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, only_if
 
 from .fragment_global_stores import StoredFragment, unrolled
-from .fragment_row_exchange import ROW_THREADS, WORD_BYTES
+from .fragment_row_exchange import ROW_THREADS
 
 EIGHT = 8  # columns whose pairs four threads hold
 

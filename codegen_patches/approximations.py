@@ -90,7 +90,7 @@ def reciprocal(x: Any) -> Any:
 
 
 def whole_range_reciprocal(x: Any) -> Any:
-    """Build 1/x of a float32: subnormal where it is."""
+    """Build 1/x of a float32; subnormal results are kept."""
     register()
     return ir.call_op(f"tirx.{WHOLE_RANGE_RCP}", "float32", x)
 

@@ -9,6 +9,7 @@ from tests.schedule.refuse import refuse
 from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
+from tvm_hopper.simulation import verify
 from tvm_hopper.testing.converted import converted_weight
 
 H200 = "nvidia/nvidia-h200"
@@ -131,6 +132,19 @@ def test_one_of_several_products():
     both = te.compute(gate.shape, lambda *i: gate(*i) * up(*i), name="D")
     refuse(
         module(x, v, w, both),
-        r"found V_wide, converted on its way, in one of several products; need operands in memory",
+        "found V_wide, converted on its way, of several products or next to reductions; need",
         block=("C0", "C1"),
     )
+
+
+@pytest.mark.parametrize("stored", ["int4", "bool"])
+def test_types_that_are_not_converted_on_their_way(stored):
+    """What is left is an operand that is computed before."""
+    refuse(converted_weight(64, 64, 64, stored=stored, values=""), "block F: found ", None)
+
+
+def test_consumers_in_turn_convert_where_requested():
+    mod = converted_weight(64, 256, 64)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(schedule="pingpong", consumers=2, persistent=-1))
+    verify(sch, against=mod, runs=(("on_wait", 0),)).require_clean()

@@ -257,6 +257,18 @@ def test_what_is_not_promoted(types, tile, match):
     refuse(product(types, "float32"), match, config)
 
 
+def test_a_sum_of_16_bits_is_not_promoted():
+    a, b = (te.placeholder((64, 128), E4, x) for x in "AB")
+    k = te.reduce_axis((0, 128), "k")
+    narrow = lambda x: x.astype("float16")  # noqa: E731
+    wide = lambda x: x.astype("float32")  # noqa: E731
+    term = lambda i, j: narrow(wide(a[i, k]) * wide(b[j, k]))  # noqa: E731
+    c = te.compute((64, 64), lambda i, j: te.sum(term(i, j), axis=k), name="C")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+    match = "accumulate='promoted': found a sum in float16; need float32, in which partial sums"
+    refuse(mod, match, hs.MatmulConfig(accumulate="promoted"))
+
+
 def test_a_sum_that_starts_from_a_number_is_not_promoted():
     a, b = (te.placeholder((64, 128), E4, x) for x in "AB")
     k, add = te.reduce_axis((0, 128), "k"), te.comm_reducer(lambda x, y: x + y, lambda _: const(1))

@@ -13,7 +13,11 @@ from tvm_hopper.simulation import simulate, verify
 TILE = {"tile": (128, 64, 64), "stages": 2}
 
 
-def statistics(m=200, n=128, k=64, dtype="bfloat16", residual=False, columns=None):
+def straight(i, j):
+    return i, j
+
+
+def statistics(m=200, n=128, k=64, dtype="bfloat16", residual=False, columns=None, at=None):
     """Return D = C (+ R), Q = sum of D * D, X = max of C + V, of each row."""
     rows, n = (tirx.Var(x, "int64") if isinstance(x, str) else x for x in (m, n))
     a, b = (te.placeholder((x, k), dtype, y) for x, y in ((rows, "A"), (n, "B")))
@@ -26,7 +30,7 @@ def statistics(m=200, n=128, k=64, dtype="bfloat16", residual=False, columns=Non
     whole = (lambda i, j: c[i, j] + wide(more[i, j])) if residual else lambda i, j: c[i, j]
     d = te.compute((rows, n), lambda i, j: whole(i, j).astype(dtype), name="D")
     square = te.compute((rows, n), lambda i, j: wide(d[i, j]) * wide(d[i, j]), name="S")
-    q = te.compute((rows,), lambda i: te.sum(square[i, u], u), name="Q")
+    q = te.compute((rows,), lambda i: te.sum(square[(at or straight)(i, u)], u), name="Q")
     x = te.compute((rows,), lambda i: te.max(c[i, v] + wide(bias[v]), v), name="X")
     args = [a, b, *([more] if residual else []), bias, d, q, x]
     func = te.create_prim_func(args).with_attr("global_symbol", "main")
@@ -86,6 +90,10 @@ def test_the_order_of_a_sum_is_fixed():
         ({}, {"split_k": 2}, "CQ", "found split_k=2; need whole sums of a tile in one thread blo"),
         ({"n": 136}, TILE, "CQ", "found a tile of 64 columns of 136; need a tile that divides th"),
         ({"columns": 64}, {}, "CQ", "block Q: found 2 loops that reduce S; need a loop over rows"),
+        ({"n": 197}, {}, "CQ", "found 197 columns; need a number that a tile divides: a multiple"),
+        ({"at": lambda i, j: (i, 127 - j)}, {}, "CQ", "block Q: found 2 loops that reduce S; need"),
+        ({"at": lambda i, j: (199 - i, j)}, {}, "CQ", "block Q: found 2 loops that reduce S; need"),
+        ({"m": 128, "at": lambda i, j: (j, i)}, {}, "CQ", "block Q: found 2 loops that reduce S; "),
         ({}, {}, "CS", "block S: found 2 loops that reduce D; need a loop over rows and one over"),
         (
             {"m": 256, "n": 384},
@@ -103,3 +111,15 @@ def test_the_order_of_a_sum_is_fixed():
 )
 def test_refusals(shape, options, blocks, match):
     refuse(statistics(**shape), match, hs.MatmulConfig(**options), tuple(blocks))
+
+
+def test_a_converted_operand_is_refused_next_to_reductions():
+    w, x = te.placeholder((64, 64), "int8", "W"), te.placeholder((64, 64), "float16", "A")
+    k, u = (te.reduce_axis((0, 64), name) for name in "ku")
+    wide = lambda x: x.astype("float32")  # noqa: E731
+    f = te.compute((64, 64), lambda j, i: w[j, i].astype("float16"), name="F")
+    c = te.compute((64, 64), lambda i, j: te.sum(wide(x[i, k]) * wide(f[j, k]), k), name="C")
+    q = te.compute((64,), lambda i: te.sum(c[i, u], u), name="Q")
+    mod = tvm.IRModule({"main": te.create_prim_func([w, x, c, q])})
+    match = "found F, converted on its way, of several products or next to reductions; need oper"
+    refuse(mod, match, None, ("C", "Q"))

@@ -1,4 +1,4 @@
-"""Copy vectors of truth values as bytes: TVM prints two bytes in memory for each.
+"""Copy vectors of truth values as bytes: TVM's CUDA code gives each of a vector two.
 
     for v in vectorized(8):
         mask[v] = M[tx * 8 + v]                   bool

@@ -68,8 +68,10 @@ def plan_register_tiles(
             for buffer in _local_buffers(realize.block.body) if known else ():
                 if not any(buffer.same_as(x.buffer) for x in tiles):
                     tiles.append(_computed(realize, buffer, known[0]))
+    loops = ir.find_all(kernel, ir.For)
+    units: dict[Any, Any] = {x.loop_var: 0 for x in loops if ir.is_const(x.extent, 1)}
     for realize in realizes:
-        _check_one_layout(realize, touched(realize.block.body, tiles))
+        _check_one_layout(realize, touched(realize.block.body, tiles), units)
     return tuple(tiles)
 
 
@@ -108,15 +110,17 @@ def _computed(realize: ir.SBlockRealize, buffer: ir.Var, known: HeldTile) -> Hel
     return HeldTile(buffer, known.sides, known.like, is_rows)
 
 
-def _check_one_layout(realize: ir.SBlockRealize, found: tuple[HeldTile, ...]) -> None:
+def _check_one_layout(
+    realize: ir.SBlockRealize, found: tuple[HeldTile, ...], units: dict[Any, Any]
+) -> None:
     """Refuse accesses of two tiles of which no thread holds both elements."""
     if len(found) < 2:
         return
     store = realize.block.body
     first, *others = found
-    indices = _places(first.buffer, store)
+    indices = _places(first.buffer, store, units)
     for other in others:
-        places = _places(other.buffer, store)
+        places = _places(other.buffer, store, units)
         if first.sides == other.sides and _meet(indices, places):
             continue
         one, two = (
@@ -131,13 +135,17 @@ def _check_one_layout(realize: ir.SBlockRealize, found: tuple[HeldTile, ...]) ->
         )
 
 
-def _places(buffer: ir.Var, store: ir.BufferStore) -> set[tuple[str, ...]]:
-    """Return where a statement touches a buffer, without dimensions of one element."""
-    units = [ir.is_const(x, 1) for x in buffer.shape]
-    return {
-        tuple(str(x) for x, unit in zip(access, units, strict=True) if not unit)
-        for access in accesses_of(buffer, store)
-    }
+def _places(buffer: ir.Var, store: ir.BufferStore, units: dict[Any, Any]) -> set[tuple[str, ...]]:
+    """Return where a statement touches a buffer, without dimensions of one element.
+
+    Loops of one iteration, the `units`, are at their start.
+    """
+    found = set()
+    for access in accesses_of(buffer, store):
+        indices = [ir.substitute(x, units) for x in access]
+        pairs = zip(indices, buffer.shape, strict=True)
+        found.add(tuple(str(x) for x, n in pairs if not (ir.is_const(n, 1) and ir.is_const(x, 0))))
+    return found
 
 
 def _meet(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> bool:

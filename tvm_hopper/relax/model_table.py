@@ -11,6 +11,8 @@ from html import escape
 from io import StringIO
 from typing import Any
 
+from tvm_hopper.schedule.products.recognize import OF_TENSOR_CORES
+
 from .model_times import COPY_RATE, ranges_of
 from .records import GIVEN, LIBRARY, NOBODY, OURS, STOCK, FunctionRecord
 from .report_sections import BOUND, ESTIMATED, MEASURED, ReportRow, Section
@@ -44,10 +46,8 @@ HOIST = (
 MOVED = "{moved}"
 FAST_AS_MEMORY = f"moves {MOVED}, as fast as memory does; it gets faster if it moves fewer bytes"
 UNKNOWN = "nothing is known to slow it; tvm_hopper.tune(mod, target) may find a faster schedule"
-FLOAT32, HALVE = (
-    "found float32; need a type that tensor cores multiply",
-    ("tvm_hopper.relax.to_half(mod) lets products have 16 bits"),
-)
+FLOAT32 = f"found float32; need {OF_TENSOR_CORES}"
+HALVE = "tvm_hopper.relax.to_half(mod) lets products have 16 bits"
 WIDE_PRODUCTS = f"multiplies float32, which tensor cores do not; {HALVE}"
 _STYLE = """<style>
 .tvmh{font-family:system-ui,sans-serif;font-size:13px} .tvmh table{border-collapse:collapse}
@@ -138,8 +138,7 @@ def advice(section: Section) -> Iterator[str]:
         time = sum(x.cost.microseconds or 0 for x in again)
         text = f"weights cast, transposed or repeated at each call: {size}, "
         text += f"{_percent(time / section.total)} of the time ({_names(again)}); {HOIST}"
-        most = [(time, text)] if time >= LEAST_SHARE * section.total else []
-        lines = [*most, *lines]
+        lines = [(time, text), *lines]
     least = LEAST_SHARE * section.total
     yield from [text for time, text in lines if time >= least][:COSTLY]
 

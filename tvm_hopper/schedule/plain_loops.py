@@ -83,7 +83,7 @@ def _stored_and_written(sch: s_tir.Schedule, copy: Any) -> tuple[int, int]:
         node = sch.get(block)
         (realize,) = (x for x in ir.find_all(body, ir.SBlockRealize) if x.block.same_as(node))
         region = next(x for x in (*node.reads, *node.writes) if x.source.same_as(tile))
-        of_block = prod(int(x.extent) if _is_number(x.extent) else 0 for x in region.region)
+        of_block = prod(ir.static_int(x.extent) or 0 for x in region.region)
         counts.append(of_block * _count_iterations(nest[outer:], realize.predicate))
     target = [ir.static_int(x) for x in sch.get(copy).writes[0].source.shape]
     if None in target or not all(counts):
@@ -93,10 +93,10 @@ def _stored_and_written(sch: s_tir.Schedule, copy: Any) -> tuple[int, int]:
 
 def _count_iterations(loops: list[ir.For], predicate: Any) -> int:
     """Count iterations of a nest under conditions `i * 128 + j < 16`; 0 if an extent is unknown."""
-    extents = {x.loop_var: int(x.extent) if _is_number(x.extent) else 0 for x in loops}
+    extents = {x.loop_var: ir.static_int(x.extent) or 0 for x in loops}
     total = prod(extents.values())
     for term in ir.conjuncts(predicate) if total else ():
-        if not isinstance(term, tirx.LT) or not _is_number(term.b):
+        if not isinstance(term, tirx.LT) or ir.static_int(term.b) is None:
             continue
         inside = [x for x in extents if ir.uses(term.a, x)]
         last = ir.simplify(ir.substitute(term.a, {x: extents[x] - 1 for x in inside}))
@@ -104,10 +104,6 @@ def _count_iterations(loops: list[ir.For], predicate: Any) -> int:
         if ir.is_const(last, count - 1):  # one number of each iteration, and of no other loop
             total = total // count * min(count, int(term.b))
     return total
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, tirx.IntImm)
 
 
 def find_loads(node: Any) -> list[ir.SBlock]:

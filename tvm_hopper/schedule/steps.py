@@ -282,8 +282,8 @@ def async_store(
     Raises
     ------
     ScheduleError
-        The block is not a copy out of shared memory, or one that stores beyond the tensor; an
-        argument is illegal, or the block does not compute the given `reduce`.
+        The block is not a copy out of shared memory, or one of more elements than the threads
+        write; an argument is illegal, or the block does not compute the given `reduce`.
     """
     copy = as_block(sch, copy)
     where = f"block {sch.get(copy).name_hint}"

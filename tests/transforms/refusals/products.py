@@ -208,6 +208,12 @@ no reduction
         (ACCUMULATOR.replace("8)", "424)"), ACCUMULATOR.replace("8)", "424)") + FLOAT_ROWS),
         ("C[i, j] = acc[i, j]", "row[i] = row[i] + acc[i, j]"),
     ),
+    product(
+        "one row for the sums of all",
+        r"block store: found an access of row.* next to one of acc.*; need the same elements",
+        (ACCUMULATOR, ACCUMULATOR + FLOAT_ROWS.replace("(64,)", "(1,)")),
+        ("C[i, j] = acc[i, j]", "row[0] = row[0] + acc[i, j]"),
+    ),
     row_sums(
         "rows of another order",
         r"block more: found loops .* over rows of registers row.*; need one loop over 64 rows",

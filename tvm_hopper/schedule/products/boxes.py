@@ -83,7 +83,7 @@ def leave_as_boxes(
 
 
 def leave_behind_loads(tiles: Candidates, terms: int, slot_bytes: Any, several: Any) -> Any:
-    """Tell about which tiles of 16-bit outputs `staging.leaves_by_tma` decides so for long sums."""
+    """Find tiles whose 16-bit outputs leave by TMA behind the next tile's loads, of long sums."""
     room = _has_room(tiles.rows, tiles.columns, slot_bytes, MEASURED_BYTES)
     whole = (tiles.columns % BOX_COLUMNS == 0) & (tiles.by_rows == 1)
     return whole & room & several & (tiles.stages >= ENOUGH_STAGES) & (terms >= LEAST_DEEP)

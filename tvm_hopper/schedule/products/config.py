@@ -211,9 +211,7 @@ class MatmulConfig(GivenFields):
             wgmma_pending=as_choice(where, "wgmma_pending", self.wgmma_pending, PENDING),
             raster=as_raster(where, self.raster),
             persistent=as_int(where, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS),
-            accumulate=as_choice(
-                where, "accumulate", self.accumulate, (*ACCUMULATE, promote.PROMOTED)
-            ),
+            accumulate=as_choice(where, "accumulate", self.accumulate, SUMS),
             operands=as_choice(where, "operands", self.operands, OPERANDS),
             store=as_store(where, self.store),
             split_k=as_split_k(where, self.split_k),

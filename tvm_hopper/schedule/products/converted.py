@@ -86,11 +86,11 @@ def for_converted(
 
 
 def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:
-    """Refuse converted operands of several products, whose rows are no rows of their tiles."""
+    """Refuse converted operands of several products, or next to reductions of the output's rows."""
     for operand in find_converted(sch, block, problem):
         raise cannot_schedule(
             f"block {problem.name}",
-            f"{operand.name}, converted on its way, in one of several products",
+            f"{operand.name}, converted on its way, of several products or next to reductions",
             "operands in memory in the type that is multiplied",
             f"give the product a kernel of its own, or convert {operand.name} {FIRST}",
         )
@@ -123,8 +123,8 @@ def choose_converted(
     shape = wanted.transposed if config.transposed else wanted
     for best in rank_both(wanted, config, chip_of_target(), TRIED):
         rows, _, depth = best.tile
-        if best.takes_turns:
-            continue  # a consumer converts while the other multiplies
+        if best.takes_turns and not config.takes_turns:
+            continue  # by default consumers share a tile: each converts a part of it
         if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
             return with_tile(config, best)
     found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"

@@ -183,8 +183,7 @@ def _choose_tile(wanted: ProductShape, config: MatmulConfig, chip: Chip) -> Matm
 
 def with_tile(config: MatmulConfig, best: RankedTile) -> MatmulConfig:
     """Fill in a tile and what goes with it."""
-    count = config.turns if config.takes_turns else best.consumers
-    config = replace(config, tile=best.tile, consumers=count)
+    config = replace(config, tile=best.tile, consumers=best.consumers)
     if best.takes_turns:
         config = replace(config, schedule=PINGPONG, persistent=BY_DEVICE)
     if best.transposed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import BYTE_DTYPES, FP8_DTYPES, HALF_DTYPES
 
 
 def find_narrow(node: Any) -> Any:
@@ -30,7 +30,6 @@ def find_narrow(node: Any) -> Any:
     sources = ir.once([x.source for x in moving])
     if len(sources) != 1 or ir.find_all([list(x.indices) for x in loads], ir.TensorLoad):
         return None
-    wide = dtype_bytes(ir.dtype_of(store.buffer))
-    dtype = ir.dtype_of(sources[0])
+    is_narrow = ir.dtype_of(sources[0]) in (*BYTE_DTYPES, *FP8_DTYPES)
     whole = [list(map(str, x.indices)) == list(map(str, store.indices)) for x in moving]
-    return moving[0] if all(whole) and dtype_bytes(dtype) < wide else None
+    return moving[0] if is_narrow and all(whole) else None

@@ -45,6 +45,9 @@ def check_promotable(where: str, problem: Any) -> None:
     if not problem.lhs.dtype.startswith("float8"):
         found = f"operands of {problem.lhs.dtype}"
         raise cannot_schedule(where, found, "float8: other sums keep all bits of float32")
+    if problem.acc_dtype != "float32":
+        found = f"a sum in {problem.acc_dtype}"
+        raise cannot_schedule(where, found, "float32, in which partial sums are added")
     if not problem.starts_from_zero:
         found = "a sum that does not start from zero"
         raise cannot_schedule(where, found, "one that does, with the rest after it")

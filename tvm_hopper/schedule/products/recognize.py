@@ -43,6 +43,7 @@ CAST = (
     "cast what is of another type in a function in front (hs.pointwise), or leave the product to "
     "TVM: tvm_hopper.dlight.stock()"
 )
+OF_TENSOR_CORES = "a type that tensor cores multiply as it is"
 FIRST = "compute it into a tensor first, in a block that is bound to threads"
 
 
@@ -330,7 +331,7 @@ def check_types(matmul: Matmul, config: Any) -> None:
             need = f"one of {', '.join(OPERAND_DTYPES)}"
             raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, CAST)
         if operand.dtype == "float32" and config.operands != TF32:
-            need = "a type that tensor cores multiply as it is"
+            need = OF_TENSOR_CORES
             fix = f'give operands="{TF32}" to count 10 bits of each mantissa; or {CAST}'
             raise cannot_schedule(f"{where}, tensor {operand.name}", operand.dtype, need, fix)
         if operand.major != "k" and not DTYPES[operand.dtype].mn_major:

@@ -28,6 +28,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from . import fuse
 from .classes import ClassKernel, check_symbolic, product_of
+from .converted import check_none_converted
 from .field_values import THREADS, UNTRANSPOSED
 from .fit import fit
 from .gather import choose_tile
@@ -82,6 +83,7 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
     fuse.fuse_prologue(sch, block)
     problem = find_matmul(sch, block)
     check_operands(problem, config)
+    check_none_converted(sch, block, problem)
     if not isinstance(problem.n.extent, int):
         found = f"{problem.n.extent} columns"
         raise cannot_schedule(where, found, "a number that is known: a tile divides it")
@@ -101,6 +103,9 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
             raise cannot_schedule(where, found, "threads that load it", 'request store="threads"')
         config = replace(config, store=THREADS)
     config, lines = choose_tile(wanted, config, 1, columns=problem.n.extent)
+    if config.tile is None:
+        found = f"{problem.n.extent} columns"
+        raise cannot_schedule(where, found, "a number that a tile divides: a multiple of 8")
     config, axis = fit(sch, problem, replace(kernel, config=config), epilogue)
     assert config.tile is not None
     if problem.n.extent % config.tile[1]:
@@ -141,12 +146,15 @@ def _check_reduction(sch: s_tir.Schedule, reduction: Any, columns: Any) -> None:
     kinds = [x.iter_type for x in node.iter_vars]
     plain = [tirx.IterVar.DataPar, tirx.IterVar.CommReduce]
     whole = [x for x in node.reads if len(x.source.shape) > 1]
+    own = [str(x.var) for x in node.iter_vars]
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: len(x.source.shape) > 1)
+    in_place = all(list(map(str, x.indices)) == own for x in loads)
     is_whole = len(loops) == 2 and ir.is_const(ir.simplify(loops[1].extent - columns), 0)
-    if kinds != plain or len(whole) != 1 or not is_whole:
+    if kinds != plain or len(whole) != 1 or not is_whole or not in_place:
         names = ", ".join(x.source.name for x in whole) or "no tensor"
         raise cannot_schedule(
             f"block {node.name_hint}",
             f"{len(kinds)} loops that reduce {names}",
-            f"a loop over rows and one over all {columns} columns of one tensor of these",
+            f"a loop over rows and one over all {columns} columns of one tensor of these, in order",
             FIX,
         )

@@ -239,7 +239,7 @@ def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
     return WARP_GROUP_THREADS
 
 
-def is_told_by_warps(kernel: ir.For, channel: Channel) -> bool:
+def is_freed_by_warps(kernel: ir.For, channel: Channel) -> bool:
     """Tell whether each warp that reads a slot speaks for itself, for all blocks of a cluster."""
     split, threads = find_split(kernel), ir.threads_of(kernel)
     blocks = [x for tag, x in ir.thread_axes(kernel).items() if tag.startswith("clusterCtaIdx")]

@@ -75,8 +75,8 @@ from tvm_hopper.transforms.common.channel import (
     find_calls,
     find_channels,
     find_trips,
+    is_freed_by_warps,
     is_made_in_parts,
-    is_told_by_warps,
     parse_call,
 )
 from tvm_hopper.transforms.kernel_pass import function_pass
@@ -102,9 +102,9 @@ MOST_UNROLLED = 4
 def rewrite_channels(kernel: Any, channels: list[Channel]) -> Any:
     """Declare and initialise the barriers, and put instructions in place of calls."""
     names = ir.Names()
-    told = {x.channel for x in find_calls(kernel, FREE_SLOT) if x.peer is not None}
+    by_peers = {x.channel for x in find_calls(kernel, FREE_SLOT) if x.peer is not None}
     barriers = {
-        x.number: Barriers.of(x, names, x.number in told and is_told_by_warps(kernel, x))
+        x.number: Barriers.of(x, names, x.number in by_peers and is_freed_by_warps(kernel, x))
         for x in channels
         if not x.by_group
     }

@@ -76,7 +76,7 @@ def _shift_lanes(lanes: Lanes, plan: OddRows) -> ir.Stmt:
         kept = ir.BufferStore(store.buffer, value, list(store.indices))
         single = _lane_loop(lanes, ir.with_block(block, body=kept), lanes.rest)
         whole = [is_met, _fits_tensor(lanes, block)]
-    if lanes.access is LaneAccess.LOAD_SHARED and _has_words(lanes):
+    if lanes.access is LaneAccess.LOAD_MOVED:
         return _moved_vector(lanes, plan)
     if not is_vector or not _is_aligned(lanes, block):
         return single
@@ -84,16 +84,6 @@ def _shift_lanes(lanes: Lanes, plan: OddRows) -> ir.Stmt:
     needs_single = lanes.access is LaneAccess.STORE or not ir.is_const(whole[-1], 1)
     rest = ir.fresh_variables(single) if needs_single else None
     return ir.IfThenElse(ir.conjunction(whole), vector, rest)
-
-
-def _has_words(lanes: Lanes) -> bool:
-    """Tell whether a vector is whole words, and begins at a multiple of its elements."""
-    num_bytes = dtype_bytes(ir.dtype_of(lanes.store.value))
-    return (
-        num_bytes <= WORD_BYTES
-        and num_bytes * lanes.size % WORD_BYTES == 0
-        and ir.is_zero(ir.simplify(lanes.at(0) % lanes.size))
-    )
 
 
 def _moved_vector(lanes: Lanes, plan: OddRows) -> ir.Stmt:

@@ -8,7 +8,7 @@ for v in unroll(8):                       row r of 151 elements begins at 151 r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.programming_model import WORD_BYTES
 
 MAX_VECTOR_BYTES = 16
 
@@ -26,6 +27,7 @@ class LaneAccess(Enum):
 
     LOAD = "load neighbours of a row into registers"
     LOAD_SHARED = "load neighbours of what all rows share"
+    LOAD_MOVED = "the same by whole vectors, which are moved in registers"
     STORE = "store registers to neighbours of a row"
     COMPUTE = "compute registers from registers"
     OTHER = "reduce, or load where an index says"
@@ -105,7 +107,9 @@ def plan_odd_rows(kernel: ir.For) -> OddRows | None:
         access, start = _classify(loop, column, inner)
         starts += [] if start is None else [start]
         rest = tuple(x for x in terms if x is not bounds[0])
-        found.append(Lanes(loop, access, column, rest))
+        lanes = Lanes(loop, access, column, rest)
+        moved = access is LaneAccess.LOAD_SHARED and _has_words(lanes)
+        found.append(replace(lanes, access=LaneAccess.LOAD_MOVED) if moved else lanes)
     if len(lengths) != 1 or not starts:
         return None
     ((columns, vector),) = lengths
@@ -116,6 +120,16 @@ def plan_odd_rows(kernel: ir.For) -> OddRows | None:
         return None
     threads = ir.thread_axes(kernel)["threadIdx.x"]
     return OddRows(tuple(found), columns, row, int(threads.extent) > WARP)
+
+
+def _has_words(lanes: Lanes) -> bool:
+    """Tell whether a vector is whole words, and begins at a multiple of its elements."""
+    num_bytes = dtype_bytes(ir.dtype_of(lanes.store.value))
+    return (
+        num_bytes <= WORD_BYTES
+        and num_bytes * lanes.size % WORD_BYTES == 0
+        and ir.is_zero(ir.simplify(lanes.at(0) % lanes.size))
+    )
 
 
 def _is_of_neighbours(column: Any, lane: ir.Var) -> bool:

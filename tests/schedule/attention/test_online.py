@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx
 
 from tests.schedule.attention.programs import Case, program, reference, run, values
-from tvm_hopper import ir
 from tvm_hopper import schedule as hs
 
 TILE = (64, 32)

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir as tvm_ir
 from tvm import sym, tirx
 from tvm.tirx import IterVar
@@ -21,6 +20,8 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.products.recognize import check_plain_loops
+
+from .scores import choice, same
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,18 @@ class Program:
         self.analyzer.bind(var, tvm_ir.Range.from_min_extent(zero, ir.cast_like(extent, var)))
         return var
 
+    def bind_all(self, definition: Definition) -> None:
+        """Let simplifications know the values of all variables of a block."""
+        for var, domain in definition.domains.items():
+            self.bind(var, domain.extent)
+
+    def value_of(self, definition: Definition) -> Any:
+        """Return a tensor's element in the variables of its own block."""
+        self.bind_all(definition)
+        if definition.operation:
+            return tirx.BufferLoad(definition.buffer, list(definition.indices))
+        return self.expand(definition.value)
+
     @property
     def outputs(self) -> list[Definition]:
         """The arguments that the program writes, in order."""
@@ -116,11 +129,34 @@ class Program:
         return self.simplify(ir.mutate(expr, [(ir.TensorLoad, load)]))
 
     def simplify(self, expr: Any) -> Any:
-        """Simplify indices and constants, not the arithmetic of floats."""
+        """Simplify indices and conditions, not the arithmetic of floats."""
 
         def load(node: Any, mutator: Any) -> Any:
             node = mutator.default_mutate(node)
             return tirx.BufferLoad(node.source, [self.analyzer.simplify(x) for x in node.indices])
+
+        def choose(node: Any, mutator: Any) -> Any:
+            parts = choice(node)
+            if parts is None:
+                return mutator.default_mutate(node)
+            condition, yes, no = parts
+            condition = self.analyzer.simplify(mutator.mutate(condition))
+            if ir.is_const(condition, 1) or ir.is_const(condition, 0):
+                return mutator.mutate(yes if ir.is_const(condition, 1) else no)
+            if isinstance(node, tirx.Select):
+                return tirx.Select(condition, mutator.mutate(yes), mutator.mutate(no))
+            args = [condition, mutator.mutate(yes), mutator.mutate(no)]
+            return ir.Call(node.op, args, ret_ty=node.ty)
+
+        kinds = (ir.Call, choose), (tirx.Select, choose)
+        return ir.mutate(expr, [(ir.TensorLoad, load), *kinds])
+
+    def replace_load(self, expr: Any, new: Callable[[Any], Any]) -> Any:
+        """Replace loads by what `new` returns for them; None keeps one."""
+
+        def load(node: Any, mutator: Any) -> Any:
+            found = new(node)
+            return mutator.default_mutate(node) if found is None else found
 
         return ir.mutate(expr, [(ir.TensorLoad, load)])
 
@@ -134,11 +170,6 @@ class Program:
             if not any(same(node, x) for x in found):
                 found.append(node)
         return found
-
-
-def same(first: Any, second: Any) -> bool:
-    """Tell whether two expressions are equal as they are written."""
-    return bool(tvm_ffi.structural_equal(first, second))
 
 
 def _define(nest: Any) -> Definition:
@@ -173,11 +204,3 @@ def _define(nest: Any) -> Definition:
     return Definition(
         str(node.name_hint), store.buffer, tuple(store.indices), domains, reduced, operation, value
     )
-
-
-def product_of(factors: Iterable[Any]) -> Any:
-    """Multiply expressions; None for none."""
-    result: Any = None
-    for factor in factors:
-        result = factor if result is None else result * factor
-    return result

@@ -32,16 +32,20 @@ class Factors:
         """Multiply two products."""
         return Factors(self.over + other.over, self.under + other.under, self.where + other.where)
 
-    def take_numbers(self) -> float:
-        """Return the product of the constant factors, which are taken out."""
+    def split_numbers(self) -> tuple[float, Factors]:
+        """Return the product of the constant factors, and the other ones."""
         value = 1.0
         for x in self.over:
-            value *= number(x) if number(x) is not None else 1.0  # type: ignore[operator]
+            value *= _number_or_one(x)
         for x in self.under:
-            value /= number(x) or 1.0
-        self.over = [x for x in self.over if number(x) is None]
-        self.under = [x for x in self.under if number(x) is None]
-        return value
+            value /= _number_or_one(x)
+        over, under = ([x for x in part if number(x) is None] for part in (self.over, self.under))
+        return value, Factors(over, under, self.where)
+
+
+def _number_or_one(expr: Any) -> float:
+    value = number(expr)
+    return 1.0 if value is None else value
 
 
 def factors(expr: Any) -> Factors:

@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than
 
-from .recognize import Attention
+from .description import Attention
 from .scores import MINUS_INFINITY, mask_conditions
 
 

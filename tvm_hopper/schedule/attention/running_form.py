@@ -26,8 +26,8 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 
+from .description import Attention, Axis, Result
 from .key_range import key_range
-from .recognize import Attention, Axis, Result
 from .scores import FLOAT32, MINUS_INFINITY, constant
 
 
@@ -180,14 +180,14 @@ class RunningForm:
     def _product(self, i: Any, j: Any, k: Any) -> Any:
         a = self.attention
         at = {a.row.var: self._row_at(i), a.key.var: self._key_at(j), a.depth.var: k}
-        sides = (a.query_load, [a.row]), (a.key_load, [a.key])
+        sides = (a.query, [a.row]), (a.keys, [a.key])
         left, right = (self._guarded(load, at, axes) for load, axes in sides)
         return _to(FLOAT32, left) * _to(FLOAT32, right)
 
     def _value(self, c: Any, j: Any) -> Any:
         a = self.attention
         at = {a.key.var: self._key_at(j), a.column.var: c}
-        return _to(FLOAT32, self._guarded(a.value_load, at, [a.key]))
+        return _to(FLOAT32, self._guarded(a.values, at, [a.key]))
 
     def _score_is_product(self) -> bool:
         a = self.attention
@@ -198,11 +198,11 @@ class RunningForm:
         at = {
             a.row.var: self._row_at(i),
             a.key.var: self._key_at(j),
-            a.product: self.buffers.scores[i, j],
+            a.states.product: self.buffers.scores[i, j],
         }
         value = self._guarded(a.score, at, [a.row, a.key])
         if self.cuts_keys:
-            inside = tirx.LT(self._key_at(j), a.key.extent)
+            inside = _below(self._key_at(j), a.key)
             value = tirx.Select(inside, value, constant(MINUS_INFINITY))
         return value
 
@@ -225,15 +225,19 @@ class RunningForm:
         a, b = self.attention, self.buffers
 
         def store(i: Any, *rest: Any) -> Any:
-            at = {a.row.var: self._row_at(i), a.row_sum: b.row_sum[i], a.row_max: b.row_max[i]}
+            at = {
+                a.row.var: self._row_at(i),
+                a.states.row_sum: b.row_sum[i],
+                a.states.row_max: b.row_max[i],
+            }
             if rest:
-                at.update({a.column.var: rest[0], a.accumulator: b.accumulator[i, rest[0]]})
+                at.update({a.column.var: rest[0], a.states.accumulator: b.accumulator[i, rest[0]]})
             value = ir.substitute(result.value, {**self.by_lead, **at})
             indices = [ir.substitute(x, {**self.by_lead, **at}) for x in result.indices]
             return ir.BufferStore(result.buffer, _to(ir.dtype_of(result.buffer), value), indices)
 
         def inside(i: Any, *_: Any) -> Any:
-            return tirx.LT(self._row_at(i), a.row.extent)
+            return _below(self._row_at(i), a.row)
 
         return ir.block_nest(
             "out" if len(axes) == 2 else "lse",
@@ -298,9 +302,7 @@ class RunningForm:
 
         def load(node: Any, mutator: Any) -> Any:
             terms = [
-                tirx.LT(at[x.var], ir.cast_like(x.extent, at[x.var]))
-                for x in cut
-                if ir.depends_on(list(node.indices), [x.var])
+                _below(at[x.var], x) for x in cut if ir.depends_on(list(node.indices), [x.var])
             ]
             placed = ir.substitute(mutator.default_mutate(node), places)
             if not terms:
@@ -330,7 +332,8 @@ class RunningForm:
         return ir.simplify(self._ceil(ir.cast_like(axis.extent, self.row_tile), size))
 
     def _divides(self, axis: Axis, size: int) -> bool:
-        return bool(self.analyzer.can_prove(tirx.EQ(tirx.floormod(axis.extent, size), 0)))
+        rest = tirx.floormod(axis.extent, size)
+        return bool(self.analyzer.can_prove(tirx.EQ(rest, ir.cast_like(0, axis.var))))
 
     def _bind(self, var: Any, extent: Any) -> None:
         zero = tirx.IntImm(ir.dtype_of(var), 0)
@@ -358,6 +361,10 @@ class RunningForm:
 
 def _to(dtype: str, value: Any) -> Any:
     return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+def _below(place: Any, axis: Axis) -> Any:
+    return tirx.LT(place, ir.cast_like(axis.extent, place))
 
 
 def _zero(dtype: str) -> Any:

@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-
-from .definitions import same
 
 FLOAT32 = "float32"
 MINUS_INFINITY = float("-inf")
@@ -30,6 +29,11 @@ _FOLDED: dict[str, Callable[[float], float]] = {
 }
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _COMPARED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def same(first: Any, second: Any) -> bool:
+    """Tell whether two expressions are equal as they are written."""
+    return bool(tvm_ffi.structural_equal(first, second))
 
 
 def is_float(expr: Any) -> bool:
@@ -150,6 +154,8 @@ def masks_as_choices(expr: Any) -> Any:
     yes, no = masks_as_choices(yes), masks_as_choices(no)
     if number(yes) is not None and number(no) is None:
         condition, yes, no = negate(condition), no, yes
+    if isinstance(yes, tirx.Select) and same(yes.condition, condition):
+        yes = yes.true_value
     return tirx.Select(condition, yes, no)
 
 
@@ -236,8 +242,3 @@ def conjuncts(condition: Any) -> list[Any]:
     if parts is not None and ir.is_zero(parts[2]):
         return [*conjuncts(parts[0]), *conjuncts(parts[1])]
     return [condition]
-
-
-def uses_exactly(expr: Any, loads: list[Any]) -> bool:
-    """Tell whether every given load is the same one."""
-    return all(same(x, loads[0]) for x in loads)

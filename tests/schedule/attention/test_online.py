@@ -90,6 +90,9 @@ CASES = {
         score=lambda s, p, t: s * f32(0.3) - t["slopes"][p[1]] * (p[2] - p[3]).astype("float32"),
         reference=lambda s, p, t: s * 0.3 - t["slopes"][p[1]] * (p[2] - p[3]),
     ),
+    "hidden": Case(b=2, layout="bs(hd)", v=8, n=20),
+    "packed": Case(b=2, h=4, kv=2, layout="bs(hd)", packed=True),
+    "sink": Case(sink=True, tensors={"sink": ((2,), "float32")}, n=20, log_sum=True),
     "half_scores": Case(acc="float16", score=lambda s, p, t: s / te.sqrt(tirx.const(16, "float16")),
                         reference=lambda s, p, t: s / 4),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -15,12 +15,13 @@ from .walk import dtype_of, find_all
 
 def block_nest(
     name: str,
-    axes: Sequence[tuple[str, Any]],
-    store: Callable[..., BufferStore],
+    variables: Sequence[Var],
+    extents: Sequence[Any],
+    store: BufferStore,
     *,
-    reduced: Iterable[str] = (),
-    predicate: Callable[..., Any] | None = None,
-    dtype: str = "int32",
+    loops: Sequence[Var] | None = None,
+    reduced: int = 0,
+    predicate: Any = True,
 ) -> Stmt:
     """Build plain loops around a block of one store.
 
@@ -28,41 +29,36 @@ def block_nest(
     ----------
     name : str
         Name of the block.
-    axes : sequence of (str, extent)
-        The loops, outermost first.
-    store : callable
-        Takes the block's variables and returns its store.
-    reduced : iterable of str
-        Axes that the block reduces over; it has no initial value.
-    predicate : callable, optional
-        Takes the loop variables and returns when the block runs.
-    dtype : str
-        Type of extents that are given as ints.
+    variables, extents : sequence
+        The block's variables, in the order of the loops.
+    store : BufferStore
+        In terms of the variables.
+    loops : sequence of Var, optional
+        The loop variables.
+    reduced : int
+        Number of last variables that the block reduces over; it has no initial value.
+    predicate : Expr
+        When the block runs, in terms of the loop variables.
     """
-    extents = [tirx.IntImm(dtype, x) if isinstance(x, int) else x for _, x in axes]
-    variables = [Var(f"v{x}", dtype_of(e)) for (x, _), e in zip(axes, extents, strict=True)]
-    loops = [Var(x, dtype_of(e)) for (x, _), e in zip(axes, extents, strict=True)]
-    zeros = [tirx.IntImm(dtype_of(e), 0) for e in extents]
-    reduced = set(reduced)
+    loops = loops or [Var(f"ax{i}", dtype_of(x)) for i, x in enumerate(variables)]
+    zeros = [tirx.IntImm(dtype_of(x), 0) for x in variables]
+    spatial = len(variables) - reduced
     iter_vars = [
         IterVar(
             ir.Range.from_min_extent(zero, extent),
             var,
-            IterVar.CommReduce if axis in reduced else IterVar.DataPar,
+            IterVar.DataPar if i < spatial else IterVar.CommReduce,
         )
-        for (axis, _), zero, extent, var in zip(axes, zeros, extents, variables, strict=True)
+        for i, (var, zero, extent) in enumerate(zip(variables, zeros, extents, strict=True))
     ]
-    node = store(*variables)
-    without = node.buffer if reduced else None
     block = SBlock(
         iter_vars,
-        read_regions([node.value], without),
-        [element_region(node.buffer, list(node.indices))],
+        read_regions([store.value], store.buffer if reduced else None),
+        [element_region(store.buffer, list(store.indices))],
         name,
-        node,
+        store,
     )
-    condition = True if predicate is None else predicate(*loops)
-    stmt: Stmt = SBlockRealize(loops, condition, block)
+    stmt: Stmt = SBlockRealize(list(loops), predicate, block)
     for var, zero, extent in reversed(list(zip(loops, zeros, extents, strict=True))):
         stmt = For(var, zero, extent, ForKind.SERIAL, stmt)
     return stmt

@@ -32,6 +32,7 @@ class Case:
     rounded: bool = True  # whether weights are rounded to 16 bits
     log_sum: bool = False
     acc: str = "float32"
+    base_two: bool = False  # whether weights are powers of two
     packed: bool = False  # queries, keys and values in one tensor
     sink: bool = False  # whether the tensor "sink" holds one more score for each head
 
@@ -93,7 +94,8 @@ def program(case):
     top = te.compute(rows, lambda *x: te.max(t[(*x, j1)], j1), "M")
     sink = case.sink and more["sink"]
     shift = te.compute(rows, lambda *x: te.max(top[x], sink[x[1]]) if case.sink else top[x], "R")
-    e = te.compute(whole, lambda *x: te.exp(t[x] - shift[x[:3]]), "E")
+    exp = tirx.exp2 if case.base_two else tirx.exp
+    e = te.compute(whole, lambda *x: exp(t[x] - shift[x[:3]]), "E")
     total = te.compute(rows, lambda *x: te.sum(e[(*x, j2)], j2), "L")
     total = te.compute(
         rows, lambda *x: total[x] + te.exp(sink[x[1]] - shift[x]) if case.sink else total[x], "D"
@@ -173,7 +175,7 @@ def reference(case, given):
             )
             v = np.concatenate([v, np.zeros_like(v[:, :, :1])], axis=2)
         top = t.max(-1, keepdims=True)
-        e = np.exp(t - top)
+        e = (np.exp2 if case.base_two else np.exp)(t - top)
         total = e.sum(-1, keepdims=True)
         out = (e / total) @ v
         lse = (top + np.log(total))[..., 0]

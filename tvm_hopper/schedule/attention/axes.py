@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-from .definitions import Definition, Program
+from .definitions import Definition, PlainTensors
 from .description import Axis
 from .sums import Sums
 
@@ -86,7 +86,7 @@ def _row_and_column(sums: Sums, load: Any) -> tuple[int | None, int]:
 
 
 def _split(
-    program: Program, axes: list[Axis], index: Any
+    program: PlainTensors, axes: list[Axis], index: Any
 ) -> tuple[list[Axis], dict[Any, Any]] | None:
     """Split an axis `x` that a sum is read along as `x % size`; None if it is not."""
     if not isinstance(index, tirx.FloorMod) or not isinstance(index.a, ir.Var):

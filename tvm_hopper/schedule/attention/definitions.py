@@ -21,7 +21,7 @@ from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.products.recognize import check_plain_loops
 
-from .scores import choice, same
+from .conditions import as_condition, choice, same
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Definition:
         return [self.domains[x].extent for x in self.reduced]
 
 
-class Program:
+class PlainTensors:
     """The tensors of a plain program, and expressions in terms of arguments and reductions."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -140,7 +140,7 @@ class Program:
             if parts is None:
                 return mutator.default_mutate(node)
             condition, yes, no = parts
-            condition = self.analyzer.simplify(mutator.mutate(condition))
+            condition = as_condition(self.analyzer.simplify(mutator.mutate(condition)))
             if ir.is_const(condition, 1) or ir.is_const(condition, 0):
                 return mutator.mutate(yes if ir.is_const(condition, 1) else no)
             if isinstance(node, tirx.Select):
@@ -180,27 +180,29 @@ def _define(nest: Any) -> Definition:
         )
     node = realize.block
     where = f"block {node.name_hint}"
-    if loops:
+    if loops or node.iter_vars:
         check_plain_loops(where, loops, node)
-    elif node.iter_vars:
-        raise cannot_schedule(where, "no loops", "one loop a dimension")
     if not isinstance(node.body, ir.BufferStore):
         raise cannot_schedule(where, "several statements", "one store, as te makes it")
     store = node.body
     domains = {x.var: x.dom for x in node.iter_vars}
-    moving = [x for x in store.indices if isinstance(x, ir.Var)]
-    if not all(x in domains or ir.is_const(x, 0) for x in store.indices) or len(
-        ir.once(moving)
-    ) != len(moving):
-        found = f"the index [{', '.join(map(str, store.indices))}]"
-        raise cannot_schedule(where, found, "one variable of the block for each dimension")
+    _check_index(where, list(store.indices), domains)
     reduced = tuple(x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce)
-    update = find_update(store) if reduced or node.init is not None else None
-    if (reduced or node.init is not None) and (update is None or node.init is None):
-        raise cannot_schedule(
-            where, f"the update {store.value}", "a sum or a maximum with an initial value"
-        )
-    value, operation = (store.value, "") if update is None else (update.value, update.operation)
-    return Definition(
-        str(node.name_hint), store.buffer, tuple(store.indices), domains, reduced, operation, value
-    )
+    value, operation = store.value, ""
+    if reduced or node.init is not None:
+        update = find_update(store)
+        if update is None or node.init is None:
+            need = "a sum or a maximum with an initial value"
+            raise cannot_schedule(where, f"the update {store.value}", need)
+        value, operation = update.value, update.operation
+    name = str(node.name_hint)
+    return Definition(name, store.buffer, tuple(store.indices), domains, reduced, operation, value)
+
+
+def _check_index(where: str, indices: list[Any], domains: dict[Any, Any]) -> None:
+    """Refuse a store to anything but one variable of the block along each dimension."""
+    moving = [x for x in indices if isinstance(x, ir.Var)]
+    known = all(x in domains or ir.is_const(x, 0) for x in indices)
+    if not known or len(ir.once(moving)) != len(moving):
+        found = f"the index [{', '.join(map(str, indices))}]"
+        raise cannot_schedule(where, found, "one variable of the block for each dimension")

@@ -20,7 +20,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Result:
+class StoredResult:
     """A tensor that is stored: the index of an element, and its float32 value."""
 
     buffer: Any
@@ -68,9 +68,9 @@ class Attention:
         The score of one more key without a value, divided by `scale`.
     probabilities : str
         The type to which the program rounds weights before they multiply values.
-    output : Result
+    output : StoredResult
         What is stored for each element.
-    log_sum : Result or None
+    log_sum : StoredResult or None
         What is stored for each row.
     """
 
@@ -88,8 +88,8 @@ class Attention:
     base_two: bool
     sink: Any
     probabilities: str
-    output: Result
-    log_sum: Result | None
+    output: StoredResult
+    log_sum: StoredResult | None
 
     @property
     def exponent_scale(self) -> float:

@@ -15,7 +15,8 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 
-from .scores import call_name, choice, constant, is_float, negate, number, without_casts
+from .conditions import call_name, choice, is_float, negate
+from .scores import constant, number, without_casts
 
 EXPONENTIALS = ("exp", "exp2")
 

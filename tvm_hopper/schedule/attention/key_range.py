@@ -23,10 +23,32 @@ from .scores import MINUS_INFINITY, mask_conditions
 
 @dataclass(frozen=True)
 class _Bound:
-    """A bound of the keys of a row: `key < limit` or `key >= limit`."""
+    """A bound of the keys of a row: `0 < base + step * key`."""
 
-    is_upper: bool
-    limit: Any
+    base: Any
+    step: int
+
+    @property
+    def is_upper(self) -> bool:
+        """Whether keys lie below it."""
+        return self.step < 0
+
+    def limit(self, base: Any) -> Any:
+        """Return the first key, or the first one behind the last, for a value of the base."""
+        size = abs(self.step)
+        return tirx.floordiv(base - 1 if self.is_upper else 0 - base, size) + 1
+
+    def of_rows(self, row: Any, first: Any, last: Any) -> Any:
+        """Return the widest limit of some rows, None if it is not known."""
+        if not ir.uses(self.base, row):
+            return self.limit(self.base)
+        parts = sym.detect_linear_equation(self.base, [row])
+        step = ir.static_int(parts[0]) if len(parts) else None
+        return (
+            None
+            if step is None
+            else self.limit(ir.substitute(self.base, {row: last if step > 0 else first}))
+        )
 
 
 def key_range(attention: Attention, first_row: Any, last_row: Any) -> tuple[Any, Any]:
@@ -46,7 +68,7 @@ def key_range(attention: Attention, first_row: Any, last_row: Any) -> tuple[Any,
     low: Any = tirx.IntImm(ir.dtype_of(key.var), 0)
     high: Any = key.extent
     for bound in taken:
-        limit = _extreme(bound, row.var, first_row, last_row)
+        limit = bound.of_rows(row.var, first_row, last_row)
         if limit is None:
             continue
         limit = ir.cast_like(limit, key.var)
@@ -65,25 +87,7 @@ def _as_bound(term: Any, attention: Attention) -> _Bound | None:
     key = attention.key.var
     parts = sym.detect_linear_equation(ir.simplify(sides[1] - sides[0]), [key])
     step = ir.static_int(parts[0]) if len(parts) else None
-    if not step:
-        return None
-    base = parts[1]
-    if step < 0:  # 0 < base - |step| * key
-        limit = base if step == -1 else tirx.floordiv(base - 1, -step) + 1
-        return _Bound(True, limit)
-    return _Bound(False, (0 - base if step == 1 else tirx.floordiv(0 - base, step)) + 1)
-
-
-def _extreme(bound: _Bound, row: Any, first: Any, last: Any) -> Any:
-    """Return the widest bound of some rows, None if it is not known."""
-    if not ir.uses(bound.limit, row):
-        return bound.limit
-    parts = sym.detect_linear_equation(bound.limit, [row])
-    step = ir.static_int(parts[0]) if len(parts) else None
-    if step is None:
-        return None
-    at = last if (step > 0) == bound.is_upper else first
-    return ir.substitute(bound.limit, {row: at})
+    return _Bound(parts[1], step) if step else None
 
 
 def _never_empty(bounds: list[_Bound], attention: Attention) -> bool:
@@ -92,6 +96,6 @@ def _never_empty(bounds: list[_Bound], attention: Attention) -> bool:
     row, count = attention.row, attention.key.extent
     zero = tirx.IntImm(ir.dtype_of(row.var), 0)
     analyzer.bind(row.var, tvm_ir.Range.from_min_extent(zero, row.extent))
-    uppers = [count, *(x.limit for x in bounds if x.is_upper)]
-    lowers = [zero, *(x.limit for x in bounds if not x.is_upper)]
+    uppers = [count, *(x.limit(x.base) for x in bounds if x.is_upper)]
+    lowers = [zero, *(x.limit(x.base) for x in bounds if not x.is_upper)]
     return all(analyzer.can_prove(low < high) for low in lowers for high in uppers)

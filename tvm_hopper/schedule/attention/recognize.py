@@ -23,19 +23,12 @@ from tvm_hopper import ir
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 
 from .axes import OutputAxes, find_axes
-from .definitions import Definition, Program
-from .description import Attention, Axis, Result, States
+from .conditions import same
+from .definitions import Definition, PlainTensors
+from .description import Attention, Axis, States, StoredResult
 from .results import RunningResults
-from .scores import (
-    FLOAT32,
-    MINUS_INFINITY,
-    constant,
-    masks_as_choices,
-    same,
-    take_scale,
-    to_float32,
-)
-from .sums import Product, Sums, WeightedSum
+from .scores import FLOAT32, MINUS_INFINITY, constant, masks_as_choices, take_scale, to_float32
+from .sums import ScoreProduct, Sums, WeightedSum
 
 
 def recognize(func: tirx.PrimFunc) -> Attention:
@@ -46,7 +39,7 @@ def recognize(func: tirx.PrimFunc) -> Attention:
     ScheduleError
         The function computes something else, or attention in a form that is not supported.
     """
-    program = Program(func)
+    program = PlainTensors(func)
     sums = Sums(program)
     output, value, load = _find_output(sums)
     axes = find_axes(sums, output, value, load)
@@ -56,7 +49,7 @@ def recognize(func: tirx.PrimFunc) -> Attention:
     states = States.make()
     score, scale = _score(program, main, product, states)
     results = RunningResults(sums, main, states)
-    found = Result(output.buffer, axes.indices, results.value(axes.value))
+    found = StoredResult(output.buffer, axes.indices, results.value(axes.value))
     logs = [
         _log_sum(results, axes, other)
         for other in program.outputs
@@ -113,7 +106,7 @@ def _find_output(sums: Sums) -> tuple[Definition, Any, Any]:
 
 
 def _score(
-    program: Program, main: WeightedSum, product: Product, states: States
+    program: PlainTensors, main: WeightedSum, product: ScoreProduct, states: States
 ) -> tuple[Any, float]:
     """Return the scores by their product, divided by a constant, and the constant."""
     term: Any = states.product
@@ -131,7 +124,7 @@ def _score(
     return take_scale(masks_as_choices(score))
 
 
-def _log_sum(results: RunningResults, axes: OutputAxes, output: Definition) -> Result:
+def _log_sum(results: RunningResults, axes: OutputAxes, output: Definition) -> StoredResult:
     """Describe an output of one element a row, in the variables of the other output."""
     value = results.program.value_of(output)
     own = [x for x in output.indices if isinstance(x, ir.Var)]
@@ -144,7 +137,9 @@ def _log_sum(results: RunningResults, axes: OutputAxes, output: Definition) -> R
             found = results.value(moved)
         except ScheduleError:
             continue
-        return Result(output.buffer, tuple(ir.substitute(x, by) for x in output.indices), found)
+        return StoredResult(
+            output.buffer, tuple(ir.substitute(x, by) for x in output.indices), found
+        )
     raise cannot_schedule(
         f"tensor {output.buffer.name}",
         "a second output that is no function of the maximum and the sum of each row",

@@ -15,9 +15,10 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
+from .conditions import call_name, same
 from .description import States
 from .factors import split_exponent
-from .scores import MINUS_INFINITY, call_name, constant, number, same, to_float32, without_casts
+from .scores import MINUS_INFINITY, constant, number, to_float32, without_casts
 from .sums import Sums, WeightedSum
 
 

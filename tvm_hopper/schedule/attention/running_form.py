@@ -26,7 +26,7 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 
-from .description import Attention, Axis, Result
+from .description import Attention, Axis, StoredResult
 from .key_range import key_range
 from .scores import FLOAT32, MINUS_INFINITY, constant
 
@@ -221,7 +221,7 @@ class RunningForm:
         a = self.attention
         return self._guarded(a.sink, {a.row.var: self._row_at(i)}, [a.row])
 
-    def _out(self, result: Result, axes: tuple[str, ...]) -> ir.Stmt:
+    def _out(self, result: StoredResult, axes: tuple[str, ...]) -> ir.Stmt:
         a, b = self.attention, self.buffers
 
         def store(i: Any, *rest: Any) -> Any:
@@ -236,16 +236,7 @@ class RunningForm:
             indices = [ir.substitute(x, {**self.by_lead, **at}) for x in result.indices]
             return ir.BufferStore(result.buffer, _to(ir.dtype_of(result.buffer), value), indices)
 
-        def inside(i: Any, *_: Any) -> Any:
-            return _below(self._row_at(i), a.row)
-
-        return ir.block_nest(
-            "out" if len(axes) == 2 else "lse",
-            [(x, self._extent(x)) for x in axes],
-            store,
-            predicate=inside if self.cuts_rows else None,
-            dtype=self.dtype,
-        )
+        return self._nest("out" if len(axes) == 2 else "lse", axes, store, cuts=self.cuts_rows)
 
     # ---- helpers
 
@@ -254,11 +245,11 @@ class RunningForm:
         return {"i": self.rows, "j": self.keys, "k": a.depth.extent, "c": a.column.extent}[axis]
 
     def _row(self, name: str, buffer: Any, value: Callable[[Any], Any]) -> ir.Stmt:
-        return self._nest(name, buffer, ("i",), value)
+        return self._update(name, buffer, ("i",), value)
 
     def _element(self, name: str, buffer: Any, value: Callable[[Any, Any], Any]) -> ir.Stmt:
         second = "c" if buffer.same_as(self.buffers.accumulator) else "j"
-        return self._nest(name, buffer, ("i", second), value)
+        return self._update(name, buffer, ("i", second), value)
 
     def _sum(
         self,
@@ -274,25 +265,40 @@ class RunningForm:
         def update(*at: Any) -> Any:
             return combine(tirx.BufferLoad(buffer, list(at[:own])), value(*at))
 
-        return self._nest(name, buffer, axes, update, axes[own:])
+        return self._update(name, buffer, axes, update)
+
+    def _update(
+        self, name: str, buffer: Any, axes: tuple[str, ...], value: Callable[..., Any]
+    ) -> ir.Stmt:
+        own = len(buffer.shape)
+
+        def store(*at: Any) -> ir.BufferStore:
+            return ir.BufferStore(buffer, _to(ir.dtype_of(buffer), value(*at)), list(at[:own]))
+
+        return self._nest(name, axes, store, reduced=len(axes) - own)
 
     def _nest(
         self,
         name: str,
-        buffer: Any,
         axes: tuple[str, ...],
-        value: Callable[..., Any],
-        reduced: tuple[str, ...] = (),
+        store: Callable[..., ir.BufferStore],
+        reduced: int = 0,
+        cuts: bool = False,
     ) -> ir.Stmt:
-        own = len(buffer.shape)
+        """Build loops over axes of the tile around one store; `cuts`: over rows that exist."""
+        zero = tirx.IntImm(self.dtype, 0)
+        extents = [ir.cast_like(self._extent(x), zero) for x in axes]
+        loops = [ir.Var(x, self.dtype) for x in axes]
+        variables = [ir.Var(f"v{x}", self.dtype) for x in axes]
+        predicate = _below(self._row_at(loops[0]), self.attention.row) if cuts else True
         return ir.block_nest(
             name,
-            [(x, self._extent(x)) for x in axes],
-            lambda *at: ir.BufferStore(
-                buffer, _to(ir.dtype_of(buffer), value(*at)), list(at[:own])
-            ),
+            variables,
+            extents,
+            store(*variables),
+            loops=loops,
             reduced=reduced,
-            dtype=self.dtype,
+            predicate=predicate,
         )
 
     def _guarded(self, expr: Any, at: dict[Any, Any], axes: list[Axis]) -> Any:

@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
+
+from .conditions import as_condition, call_name, choice, is_float, negate, same
 
 FLOAT32 = "float32"
 MINUS_INFINITY = float("-inf")
@@ -31,16 +32,6 @@ _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _COMPARED = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-def same(first: Any, second: Any) -> bool:
-    """Tell whether two expressions are equal as they are written."""
-    return bool(tvm_ffi.structural_equal(first, second))
-
-
-def is_float(expr: Any) -> bool:
-    """Tell an expression of a float type."""
-    return "float" in ir.dtype_of(expr)
-
-
 def without_casts(expr: Any) -> Any:
     """Return an expression without conversions between float types around it."""
     while isinstance(expr, tirx.Cast) and is_float(expr) and is_float(expr.value):
@@ -55,29 +46,16 @@ def number(expr: Any) -> float | None:
     return float(expr.value) if isinstance(expr, (tirx.FloatImm, tirx.IntImm)) else None
 
 
-def call_name(expr: Any) -> str:
-    """Return the name of a called function, without its prefix; empty for anything else."""
-    return str(getattr(expr.op, "name", "")).split(".")[-1] if isinstance(expr, ir.Call) else ""
-
-
 def constant(value: float) -> Any:
     """Return a float32 constant."""
     return tirx.FloatImm(FLOAT32, value)
 
 
-def choice(expr: Any) -> tuple[Any, Any, Any] | None:
-    """Return the parts of a `Select` or `if_then_else`, None for anything else."""
-    if isinstance(expr, tirx.Select):
-        return expr.condition, expr.true_value, expr.false_value
-    if ir.is_choice(expr):
-        return tuple(expr.args)  # type: ignore[return-value]
-    return None
-
-
 def to_float32(expr: Any) -> Any:
     """Compute float expressions in float32, without the roundings of narrower types in between."""
     if not is_float(expr):
-        return _with_float32_inside(expr)
+        is_condition = ir.dtype_of(expr) == "bool"
+        return _with_float32_inside(as_condition(expr) if is_condition else expr)
     if isinstance(expr, tirx.FloatImm):
         return constant(float(expr.value))
     if isinstance(expr, tirx.Cast):
@@ -170,23 +148,6 @@ def _added_mask(expr: Any) -> Any:
     return negate(parts[0]) if values == (MINUS_INFINITY, 0.0) else None
 
 
-def negate(condition: Any) -> Any:
-    """Return the opposite of a condition, as a comparison where it is one."""
-    opposite = {
-        tirx.LT: tirx.GE, tirx.GE: tirx.LT, tirx.GT: tirx.LE, tirx.LE: tirx.GT,
-        tirx.EQ: tirx.NE, tirx.NE: tirx.EQ,
-    }.get(type(condition))  # fmt: skip
-    if opposite is not None and not is_float(condition.a):
-        return opposite(condition.a, condition.b)
-    if isinstance(condition, tirx.Not):
-        return condition.a
-    if isinstance(condition, tirx.Or):
-        return tirx.And(negate(condition.a), negate(condition.b))
-    if isinstance(condition, tirx.And):
-        return tirx.Or(negate(condition.a), negate(condition.b))
-    return tirx.Not(condition)
-
-
 def take_scale(expr: Any) -> tuple[Any, float]:
     """Split scores into an expression and a positive constant that it is multiplied by.
 
@@ -215,7 +176,7 @@ def mask_conditions(expr: Any, scale: float) -> list[tuple[Any, float]]:
         fill = number(expr.false_value)
         if fill is None or fill * scale > MASKED_BELOW:
             return []
-        found = [(term, fill) for term in conjuncts(expr.condition)]
+        found = [(term, fill) for term in ir.conjuncts(expr.condition)]
         return found + mask_conditions(expr.true_value, scale)
     if isinstance(expr, tirx.Add):
         found = []
@@ -225,20 +186,3 @@ def mask_conditions(expr: Any, scale: float) -> list[tuple[Any, float]]:
                 found += mask_conditions(mask, scale) + mask_conditions(score, scale)
         return found
     return []
-
-
-def conjuncts(condition: Any) -> list[Any]:
-    """Return the terms that a condition needs, all of them."""
-    if isinstance(condition, tirx.And):
-        return [*conjuncts(condition.a), *conjuncts(condition.b)]
-    if isinstance(condition, tirx.Not):
-        opposite = negate(condition.a)
-        return [condition] if isinstance(opposite, tirx.Not) else conjuncts(opposite)
-    parts = choice(condition)
-    if isinstance(condition, tirx.Cast) and not is_float(condition.value):
-        return conjuncts(condition.value)
-    if isinstance(condition, ir.Call) and call_name(condition) == "bitwise_and":
-        return [*conjuncts(condition.args[0]), *conjuncts(condition.args[1])]
-    if parts is not None and ir.is_zero(parts[2]):
-        return [*conjuncts(parts[0]), *conjuncts(parts[1])]
-    return [condition]

@@ -2,11 +2,12 @@
 
 L[i] += exp(s[i, j] - m[i])                                 WeightedSum, without a value
 O[i, c] += Cast("float16", exp(s[i, j] - m[i]) / L[i]) * V[j, c]
-S[i, j] += Q[i, k] * 0.5 * K[j, k]                          Product
+S[i, j] += Q[i, k] * 0.5 * K[j, k]                          ScoreProduct
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,11 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
-from .definitions import Program
+from .conditions import call_name, same
+from .definitions import PlainTensors
 from .description import Axis
 from .factors import factors, find_exponential, rounded_to, split_exponent
-from .scores import call_name, constant, same, to_float32
+from .scores import constant, to_float32
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class Product:
+class ScoreProduct:
     """The product of queries and keys: the load of its sum, its operands, a constant factor."""
 
     load: Any
@@ -87,7 +89,7 @@ class Product:
 class Sums:
     """Reads the sums of a program; sums over as many keys share the variable of the keys."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: PlainTensors) -> None:
         self.program = program
         self._axes: list[tuple[str, Axis]] = []
 
@@ -113,8 +115,8 @@ class Sums:
             return None
         number, found = found.split_numbers()
         others = [x for x in found.over if not x.same_as(exponential)]
-        values = [x for x in others if ir.depends_on(x, [key.var])]
-        if len(values) > 1 or any(ir.depends_on(x, [key.var]) for x in found.under):
+        values, rows = _split_by(others, key)
+        if len(values) > 1 or _split_by(found.under, key)[0]:
             return None
         if values and not isinstance(values[0], ir.TensorLoad):
             raise cannot_schedule(
@@ -123,23 +125,21 @@ class Sums:
                 "elements of a tensor",
                 "compute it in a function of its own",
             )
-        rows = [x for x in others if not any(x.same_as(y) for y in values)]
         inverses = [tirx.Div(constant(1.0), to_float32(x)) for x in rows]
-        where = [to_float32(x) for x in found.where]
-        moving = [x for x in where if ir.depends_on(x, [key.var])]
+        where, row_where = _split_by([to_float32(x) for x in found.where], key)
         return WeightedSum(
             key,
             to_float32(exponential.args[0]),
             call_name(exponential) == "exp2",
-            tuple(moving),
+            tuple(where),
             values[0] if values else None,
-            tuple(x for x in where if not any(x.same_as(y) for y in moving)),
+            tuple(row_where),
             (*found.under, *inverses),
             number,
             rounded_to(term, exponential),
         )
 
-    def product(self, scores: Any, key: Axis) -> Product:
+    def product(self, scores: Any, key: Axis) -> ScoreProduct:
         """Read the one product in the scores."""
         sums = self.program.loads(scores, "add")
         if len(sums) != 1:
@@ -170,4 +170,10 @@ class Sums:
             raise cannot_schedule(
                 where, f"a product of {sides}", "one operand with an axis of keys, one without"
             )
-        return Product(sums[0], depth, queries[0], keys[0], number)
+        return ScoreProduct(sums[0], depth, queries[0], keys[0], number)
+
+
+def _split_by(exprs: Sequence[Any], axis: Axis) -> tuple[list[Any], list[Any]]:
+    """Split expressions into those that depend on an axis and the other ones."""
+    moving = [x for x in exprs if ir.depends_on(x, [axis.var])]
+    return moving, [x for x in exprs if not any(x.same_as(y) for y in moving)]

@@ -22,6 +22,7 @@ from .build import (
 )
 from .callers import ALLOCATOR, answers_for_allocator, has_allocator
 from .lanes import first_element, first_lane, indices_from, without_carry
+from .nests import block_nest, element_region, read_regions
 from .rewrite import (
     Names,
     allocate_in,
@@ -122,6 +123,7 @@ __all__ = [
     "allocate_in",
     "answers_for_allocator",
     "as_int32",
+    "block_nest",
     "block_of_store",
     "call_op",
     "cast_like",
@@ -131,6 +133,7 @@ __all__ = [
     "depends_on",
     "drop_empty",
     "dtype_of",
+    "element_region",
     "find_all",
     "find_blocks",
     "first_element",
@@ -166,6 +169,7 @@ __all__ = [
     "peel_blocks",
     "pointer_of",
     "range_of",
+    "read_regions",
     "reallocate",
     "reindex",
     "replace",

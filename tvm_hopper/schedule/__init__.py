@@ -5,6 +5,7 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .attention.online import online
 from .cluster import share_loads
 from .column_reduction.apply import column_reduction
 from .column_reduction.config import ColumnReductionConfig
@@ -52,6 +53,7 @@ __all__ = [
     "fuse_prologue",
     "matmul",
     "normalize",
+    "online",
     "pad",
     "pipeline",
     "pointwise",

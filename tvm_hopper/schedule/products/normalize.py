@@ -202,7 +202,7 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         )
         axes = [ir.Var(f"v{i}", ir.dtype_of(x)) for i, x in enumerate(tensor.shape)]
         value = tirx.BufferLoad(tensor, axes)
-        made = _spatial_nest(
+        made = ir.block_nest(
             str(copy.name), axes, list(tensor.shape), ir.BufferStore(copy, value, axes)
         )
         read = tirx.BufferLoad(copy, list(second.indices))
@@ -210,7 +210,7 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             node.body.buffer, _replace_load(node.body.value, second, read), node.body.indices
         )
         init = [] if node.init is None else [node.init.value]
-        reads = _regions([new.value, *init], without=new.buffer if init else None)
+        reads = ir.read_regions([new.value, *init], without=new.buffer if init else None)
         planned = {node: ir.with_block(node, body=new, reads=reads)}
         nests = {nest: ir.seq(made, ir.replace_nodes(nest, ir.SBlock, planned))}
         new_root = ir.with_block(
@@ -336,8 +336,8 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
     block = ir.with_block(
         node,
         iter_vars=[*made.values(), *node.iter_vars],
-        reads=_regions([body.value, start], without=total),
-        writes=[_point(total, variables)],
+        reads=ir.read_regions([body.value, start], without=total),
+        writes=[ir.element_region(total, variables)],
         body=body,
         init=init,
     )
@@ -403,7 +403,7 @@ def _row_view(node: Any, load: Any, names: ir.Names, one: Any) -> tuple[Any, ir.
     dtype = ir.dtype_of(one)
     axes = [ir.Var("v_row", dtype), *(ir.Var(v.name, dtype) for v in used)]
     value = ir.substitute(load, dict(zip(used, axes[1:], strict=True)))
-    return row, _spatial_nest(name, axes, list(shape), ir.BufferStore(row, value, axes))
+    return row, ir.block_nest(name, axes, list(shape), ir.BufferStore(row, value, axes))
 
 
 def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
@@ -435,48 +435,4 @@ def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
     if form.keeps_old_value:
         value = tirx.BufferLoad(store.buffer, indices) + value
     name = names.take(f"{node.name_hint}_store")
-    return _spatial_nest(name, axes, extents, ir.BufferStore(store.buffer, value, indices))
-
-
-def _spatial_nest(name: str, axes: list[Any], extents: list[Any], store: Any) -> ir.Stmt:
-    """Build plain loops around one store."""
-    dtype = ir.dtype_of(extents[0]) if extents else "int32"
-    zero = tirx.IntImm(dtype, 0)
-    iter_vars = [
-        IterVar(tvm.ir.Range.from_min_extent(zero, extent), var, IterVar.DataPar)
-        for var, extent in zip(axes, extents, strict=True)
-    ]
-    block = ir.SBlock(
-        iter_vars,
-        _regions([store.value]),
-        [_point(store.buffer, list(store.indices))],
-        name,
-        store,
-    )
-    loops = [ir.Var(f"ax{i}", dtype) for i in range(len(axes))]
-    stmt: ir.Stmt = ir.SBlockRealize(loops, True, block)
-    for var, extent in reversed(list(zip(loops, extents, strict=True))):
-        stmt = ir.For(var, zero, extent, ir.ForKind.SERIAL, stmt)
-    return stmt
-
-
-def _regions(values: list[Any], without: Any = None) -> list[Any]:
-    """List what expressions read, each tensor once: a reduction's own output is not named."""
-    found: list[Any] = []
-    for value in values:
-        for load in ir.find_all(value, ir.TensorLoad):
-            if without is not None and load.source.same_as(without):
-                continue
-            region = _point(load.source, list(load.indices))
-            if not any(
-                region.source.same_as(x.source)
-                and tvm_ffi.structural_equal(region.region, x.region)
-                for x in found
-            ):
-                found.append(region)
-    return found
-
-
-def _point(buffer: Any, indices: list[Any]) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(x, tirx.IntImm(ir.dtype_of(x), 1)) for x in indices]
-    return tirx.BufferRegion(buffer, ranges)
+    return ir.block_nest(name, axes, extents, ir.BufferStore(store.buffer, value, indices))

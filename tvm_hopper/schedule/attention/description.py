@@ -1,0 +1,97 @@
+"""What `recognize` says of softmax attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_hopper import ir
+
+from .scores import FLOAT32
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of the attention: its variable and its extent."""
+
+    var: Any
+    extent: Any
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """A tensor that is stored: the index of an element, and its float32 value."""
+
+    buffer: Any
+    indices: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True)
+class States:
+    """Variables that stand for running values: of an element of the scores, a row, an output."""
+
+    product: Any
+    row_max: Any
+    row_sum: Any
+    accumulator: Any
+
+    @staticmethod
+    def make() -> States:
+        """Return new variables."""
+        names = "product", "row_max", "row_sum", "accumulator"
+        return States(*(ir.Var(x, FLOAT32) for x in names))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Softmax attention; expressions are in the variables of the axes and of `states`.
+
+    Attributes
+    ----------
+    leads : tuple of Axis
+        Batches and heads, in the order of the output.
+    row, key, column, depth : Axis
+        Rows of queries; keys; columns of the output; terms of a score.
+    query, keys, values : TensorLoad
+        The operands' elements.
+    states : States
+        What the sums and the maximum are called in the expressions.
+    score : Expr
+        The scores divided by `scale`.
+    scale : float
+        A positive constant.
+    base_two : bool
+        Whether weights are powers of two, not of e.
+    sink : Expr or None
+        The score of one more key without a value, divided by `scale`.
+    probabilities : str
+        The type to which the program rounds weights before they multiply values.
+    output : StoredResult
+        What is stored for each element.
+    log_sum : StoredResult or None
+        What is stored for each row.
+    """
+
+    leads: tuple[Axis, ...]
+    row: Axis
+    key: Axis
+    column: Axis
+    depth: Axis
+    query: Any
+    keys: Any
+    values: Any
+    states: States
+    score: Any
+    scale: float
+    base_two: bool
+    sink: Any
+    probabilities: str
+    output: StoredResult
+    log_sum: StoredResult | None
+
+    @property
+    def exponent_scale(self) -> float:
+        """The factor that makes scores exponents of two."""
+        return self.scale * (1.0 if self.base_two else math.log2(math.e))

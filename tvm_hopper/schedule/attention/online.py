@@ -15,7 +15,7 @@ from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair
 
 from .recognize import recognize
-from .running_form import RunningForm, TileShape
+from .running_form import AttentionTile, RunningForm
 
 # Function attribute: rows of a tile, keys of a step, parts of a tile. It is no key of this
 # package's requests (it has another prefix): the running form is plain loops for any target.
@@ -80,7 +80,7 @@ def online(
     return result
 
 
-def _as_shape(tile: Any, parts: Any) -> TileShape:
+def _as_shape(tile: Any, parts: Any) -> AttentionTile:
     count = as_int("online", "parts", parts, 1, MOST_CONSUMERS) or 1
     least = ROWS_OF_A_WARP_GROUP * count
     need = f"rows, a multiple of {least}, and keys, one of {KEYS_OF_AN_INSTRUCTION}"
@@ -88,10 +88,10 @@ def _as_shape(tile: Any, parts: Any) -> TileShape:
     sizes = least, KEYS_OF_AN_INSTRUCTION
     if pair is None or any(x <= 0 or x % y for x, y in zip(pair, sizes, strict=True)):
         raise cannot_schedule("online", f"tile={tile}", need)
-    return TileShape(*pair, count)
+    return AttentionTile(*pair, count)
 
 
-def _rewrite(func: tirx.PrimFunc, shape: TileShape, dtype: str | None) -> tirx.PrimFunc:
+def _rewrite(func: tirx.PrimFunc, shape: AttentionTile, dtype: str | None) -> tirx.PrimFunc:
     attention = recognize(func)
     body, buffers = RunningForm(attention, shape, dtype or attention.probabilities).build()
     root = func.body

@@ -26,13 +26,13 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 
 from .description import Attention, LoopAxis, StoredResult
+from .element_nests import ElementNests, to
 from .key_range import MaskBounds
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
-from .tile_loops import TileLoops, to
 
 
 @dataclass(frozen=True)
-class TileShape:
+class AttentionTile:
     """Rows of a thread block, keys of a step, and the parts that the rows are cut into."""
 
     rows: int
@@ -70,13 +70,13 @@ class RunningForm:
     ----------
     attention : Attention
         What is computed.
-    tile : TileShape
+    tile : AttentionTile
         The sizes of a tile.
     probabilities : str
         Type of the weights that multiply values.
     """
 
-    def __init__(self, attention: Attention, tile: TileShape, probabilities: str) -> None:
+    def __init__(self, attention: Attention, tile: AttentionTile, probabilities: str) -> None:
         self.attention, self.tile = attention, tile
         a = attention
         self.dtype = ir.dtype_of(a.key.var)
@@ -105,7 +105,7 @@ class RunningForm:
         self.bounds = MaskBounds(a, (first, first + tile.rows), self.analyzer)
         rows = tile.rows_of_a_part
         extents = {"i": rows, "j": tile.keys, "k": a.depth.extent, "c": a.column.extent}
-        self.loops = TileLoops(extents, self.dtype)
+        self.loops = ElementNests(extents, self.dtype)
         self.buffers = _Buffers(
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
             ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),

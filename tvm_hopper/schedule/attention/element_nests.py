@@ -12,7 +12,7 @@ from tvm_hopper import ir
 
 
 @dataclass(frozen=True)
-class TileLoops:
+class ElementNests:
     """Builds nests around blocks of one store, over axes by their names.
 
     Attributes

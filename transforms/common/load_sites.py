@@ -205,18 +205,25 @@ def _group(
 
 def kind_of(
     load: ir.SBlockRealize, parts: tuple[ir.Stmt, ...], stage: int, handed_over: bool
-) -> tuple[bool, int, bool]:
+) -> tuple[bool, int, bool, int]:
     """Return how a load completes, in which stage, and whether threads alone read its tile.
 
     Loads of one kind share their slots. Where agents hand slots over, threads give theirs back when
-    they have read, next to operations that read others until they are waited for.
+    they have read, next to operations that read others until they are waited for. The last number
+    counts what threads compute before the first operation on the tile: operands of a later product
+    are awaited there, and not with those of an earlier one.
     """
     tiles = [region.source for region in load.block.writes]
     readers = [x for x in parts if not is_load(x) and any(ir.accesses(x, y) for y in tiles)]
     by_threads = bool(readers) and not any(ir.find_blocks(x, ASYNC_OP) for x in readers)
     operations = any(ir.find_blocks(x, ASYNC_OP) for x in parts if not is_load(x))
     apart = handed_over and by_threads and operations
-    return not handed_over and completes_by_group(load.block), stage, apart
+    before = 0
+    if handed_over and readers and ir.find_blocks(readers[0], ASYNC_OP):
+        place = next(n for n, x in enumerate(parts) if x.same_as(readers[0]))
+        computed = [x for x in parts[:place] if isinstance(x, ir.SBlockRealize) and not is_load(x)]
+        before = sum(not ir.find_blocks(x, ASYNC_OP) for x in computed)
+    return not handed_over and completes_by_group(load.block), stage, apart, before
 
 
 def _conflicts(part: ir.Stmt, load: ir.SBlockRealize) -> bool:

@@ -13,7 +13,8 @@ wait in registers of float32, or are summed up, before all that the kernel store
 they where rows of 16 bits are read, and one value of each is stored, as a loss: what is in the
 exponential was rounded to 2^-9 of itself or 2^-12 before.
 
-Values that stay float32 have sigmoid and silu by the chip's 1/x there, within 2^-21.
+Values that stay float32 have sigmoid and silu by the chip's 1/x there, within 2^-21. In kernels of
+products 2^x is the chip's: as exact as CUDA's, but subnormal numbers are zero.
 
 Left alone: other functions of such values, vectorized loops (TVM would scalarize them), kernels
 that are neither memory-bound nor copy asynchronously, and functions with `tvm_hopper.functions` =
@@ -43,6 +44,7 @@ from .approximate_functions_plan import (
     HALVES,
     OF_FLOAT32,
     OF_MEMORY_BOUND,
+    OF_PRODUCTS,
     SHORT_FUNCTIONS,
     ShortFunction,
     ShortValue,
@@ -63,8 +65,9 @@ def plan_functions(
     found = {}
     for store in ir.find_all(kernel, ir.BufferStore):
         short = shorten(store.value, rows, rounded, whole)
-        if short is None and is_memory_bound(kernel):
-            short = shorten(store.value, OF_FLOAT32, rounded_later=True)
+        if short is None:
+            wide = OF_FLOAT32 if is_memory_bound(kernel) else OF_PRODUCTS
+            short = shorten(store.value, wide, rounded_later=True)
         if short is not None and not any(store.same_as(x) for x in kept):
             found[store] = short
     return found

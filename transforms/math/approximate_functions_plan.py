@@ -231,6 +231,8 @@ OF_MEMORY_BOUND = (
     ShortFunction("exp(x)", lambda x: _argument(x, "exp"), _exp, 2.0**-16),
 )
 """The forms that are replaced after those, in kernels that are bound by memory."""
+OF_PRODUCTS = (ShortFunction("exp2(x)", lambda x: _argument(x, "exp2"), power_of_two, 2.0**-22),)
+"""The forms that are replaced in values which stay float32, in kernels of products."""
 OF_FLOAT32 = (
     ShortFunction("sigmoid(x)", lambda x: _argument(x, "sigmoid"), _wide_sigmoid, 2.0**-21),
     ShortFunction("1 / (1 + exp(y))", _one_over, whole_range_reciprocal, 2.0**-22),

@@ -17,7 +17,8 @@ A fused sum is right where its addend does not go back to a rounded product. Tha
     a * b + X[i]               tensors that the kernel loads and does not store
     a * 0.5 - b                products with a power of two, which are exact
 
-and the compiler may fuse these. Every other sum of a product, and every difference with a tensor
+and the compiler may fuse these. What a program writes as `fma(a, b, c)` is one instruction. Every
+other sum of a product, and every difference with a tensor
 (which may be the row's maximum), is a separate instruction.
 
 Before: kernels as they are printed.  After: the same values, in the simulator too.
@@ -33,7 +34,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.value_origins import COMPUTED, LOADED, PRODUCT, OriginWalk
-from tvm_hopper.codegen_patches.rounded_sums import rounded_sum
+from tvm_hopper.codegen_patches.rounded_sums import fused_sum, rounded_sum
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.transforms.kernel_pass import function_pass
 
@@ -58,6 +59,11 @@ def plan_rounded_sums(func: tirx.PrimFunc) -> list[Any]:
 
     walk.run(visit)
     return list(found)
+
+
+def is_fused(call: ir.Call) -> bool:
+    """Tell a multiply-add that the program asks for."""
+    return str(getattr(call.op, "name", "")) == "tirx.fma"
 
 
 def _is_unsigned(node: Any) -> bool:
@@ -91,20 +97,27 @@ def rewrite_rounded_sums(func: tirx.PrimFunc, plan: list[Any]) -> tirx.PrimFunc:
     """Let instructions of their own compute sums."""
     planned = set(plan)
 
+    def fuse(node: ir.Call, mutator: Any) -> Any:
+        after = mutator.default_mutate(node)
+        return fused_sum(*after.args) if is_fused(after) else after
+
     def visit(node: Any, mutator: Any) -> Any:
         after = mutator.default_mutate(node)
         if node not in planned:
             return after
         return rounded_sum("add" if isinstance(node, tirx.Add) else "sub", after.a, after.b)
 
-    callbacks: list[Any] = [(tirx.Add, visit), (tirx.Sub, visit)]
+    callbacks: list[Any] = [(tirx.Add, visit), (tirx.Sub, visit), (ir.Call, fuse)]
     return func.with_body(ir.mutate(func.body, callbacks))
 
 
 def _forbid_contraction(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep the roundings of one kernel's products."""
     is_host = "target" in func.attrs and find_processor(func.attrs["target"]) is None
-    if is_host or not (plan := plan_rounded_sums(func)):
+    if is_host:
+        return func
+    plan = plan_rounded_sums(func)
+    if not plan and not ir.has_any(func.body, ir.Call, is_fused):
         return func
     return rewrite_rounded_sums(func, plan)
 

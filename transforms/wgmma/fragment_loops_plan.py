@@ -88,6 +88,22 @@ class FragmentNest:
         return below if ir.is_const(given, 1) else tirx.And(given, below)
 
     @property
+    def uniform_predicate(self) -> list[Any]:
+        """The terms of the block's condition that no element has to do with."""
+        own = [x.loop_var for x in (self.row, self.column, *self.units, *self.parts)]
+        return [x for x in ir.conjuncts(self.realize.predicate) if not ir.depends_on(x, own)]
+
+    def without(self, terms: list[Any]) -> FragmentNest:
+        """Return the nest without some terms of its block's condition."""
+        if not terms:
+            return self
+        kept = [x for x in ir.conjuncts(self.realize.predicate) if not any(x is y for y in terms)]
+        realize = ir.SBlockRealize(
+            self.realize.iter_values, ir.conjunction(kept), self.realize.block
+        )
+        return replace(self, realize=realize)
+
+    @property
     def target(self) -> ir.Var:
         """The buffer that its store writes."""
         return self.realize.block.body.buffer

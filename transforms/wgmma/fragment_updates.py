@@ -15,7 +15,7 @@ from typing import Any
 from tvm_hopper import ir
 
 from . import fragment_layout
-from .fragment_loops import PAIR, Fragment
+from .fragment_loops import PAIR, Fragment, only_if
 from .shared_pair_loads import load_pair
 
 SIDE = 8  # columns that a thread has two neighbours of
@@ -25,9 +25,12 @@ class UpdatedFragment(Fragment):
     """A nest that computes new values of the accumulator, or of a part of it, in its registers."""
 
     def emit(self) -> ir.Stmt:
-        """Compute the registers one by one."""
+        """Compute the registers one by one, where what holds for all of them says so."""
         name, written = self.nest.realize.block.name_hint, ir.full_region(self.tile.registers)
-        return ir.opaque_block(name, self._loops(), reads=self._regions(), writes=[written])
+        of_all = self.nest.uniform_predicate
+        self.nest = self.nest.without(of_all)
+        loops = only_if(ir.conjunction(of_all), self._loops())
+        return ir.opaque_block(name, loops, reads=self._regions(), writes=[written])
 
     def _loops(self) -> ir.Stmt:
         subtiles, groups = self.nest.rows // fragment_layout.SUBTILE_ROWS, self.nest.columns // SIDE

@@ -30,7 +30,7 @@ for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
+from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
 from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
 from tvm_hopper.facts import wgmma
@@ -70,6 +71,7 @@ from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
 from .stores.fragment_shared_stores import StagedFragment
 from .stores.fragment_transposed_stores import stored_by
+from .tile_operand import TileOperand
 from .warp_group_threads import bind_warp_groups
 
 
@@ -157,7 +159,18 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
                 ahead_of.setdefault(operand.before.loop_var, []).append(loads)
             loaded += own
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
-        planned[plan.product.realize] = _instructions(plan, tile.registers, overwrites)
+        left = _source(plan.left, "a", threads.tiles)
+        planned[plan.product.realize] = _instructions(plan, left, tile.registers, overwrites)
+        nests = [x.nest for x in threads.fragments]
+        for nest in (x.nest for x in nests if x.target.same_as(plan.left.buffer)):
+            # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
+            block, words = planned[nest].block, left.defined
+            planned[nest] = ir.opaque_block(
+                block.name_hint,
+                ir.seq(planned[nest], words, hold_all(words.buffer)),
+                reads=block.reads,
+                writes=block.writes,
+            )
     ahead = put_ahead(planned, threads.fragments, thread)
     kernel = drop_stages(kernel, needless)
 
@@ -190,10 +203,12 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
 # -- the multiply-add
 
 
-def _instructions(plan: MmaPlan, registers: ir.Var, overwrites: bool) -> ir.SBlockRealize:
+def _instructions(
+    plan: MmaPlan, left: Source, registers: ir.Var, overwrites: bool
+) -> ir.SBlockRealize:
     layout = plan.layout
     width, depth = layout.width, wgmma.instruction_k(plan.dtype)
-    left, right = _source(plan.left, "a"), _source(plan.right, "b")
+    right = _source(plan.right, "b")
     transposed = (left.is_transposed, right.is_transposed)
 
     def one(subtile: Any, chunk: Any, step: Any) -> Any:
@@ -233,10 +248,16 @@ class Source:
     region: Any = None  # what is read in place of the program's buffer
 
 
-def _source(operand: Operand | RegisterOperand, name: str) -> Source:
+def _source(
+    operand: Operand | RegisterOperand | TileOperand,
+    name: str,
+    tiles: Sequence[FragmentTile] = (),
+) -> Source:
     """Return how instructions take an operand: by descriptors, or in registers."""
-    if isinstance(operand, RegisterOperand):
-        return Source(*words_of(operand), 0, ir.full_region(operand.registers))
+    if not isinstance(operand, Operand):
+        held = (x.registers for x in tiles if x.buffer.same_as(operand.buffer))
+        registers = operand.registers if isinstance(operand, RegisterOperand) else next(held)
+        return Source(*words_of(registers, operand.k), 0, ir.full_region(registers))
     descriptor = ir.Var(f"descriptor_{name}", "uint64")
     defined = tirx.Bind(descriptor, _descriptor(operand))
     is_transposed = int(operand.layout.major == "mn")

@@ -10,7 +10,7 @@ from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.arch import Arch
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, TF32, may_multiply, sum_dtype
+from tvm_hopper.facts.dtypes import OPERAND_DTYPES, TF32, dtype_bytes, may_multiply, sum_dtype
 from tvm_hopper.requests.keys import ACCUMULATE, OPERANDS, REGISTERS, SWIZZLE, TURNS, WGMMA
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 from tvm_hopper.transforms.common.transfer import find_transfers
@@ -19,6 +19,7 @@ from .fragment_layout import AccumulatorLayout, RowLayout
 from .fragment_loops_plan import FragmentNest, find_fragment_nests
 from .register_operand_plan import RegisterOperand, find_register_operand
 from .register_tiles import HeldTile, plan_register_tiles
+from .tile_operand import TileOperand, find_tile_operand
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class MmaPlan:
     """
 
     product: MultiplyAdd
-    left: Operand | RegisterOperand
+    left: Operand | RegisterOperand | TileOperand
     right: Operand
     nests: tuple[FragmentNest, ...]
     warp_groups: int
@@ -108,7 +109,10 @@ class MmaPlan:
     def held(self) -> tuple[int, ...]:
         """Registers of a thread for the accumulator and operand, and for each computed tile."""
         rows = RowLayout(self.m).count
-        more = (rows if x.is_rows else self.layout.count for x in self.computed)
+        more = (
+            rows if x.is_rows else self.layout.count * dtype_bytes(ir.dtype_of(x.buffer)) // 4
+            for x in self.computed
+        )
         return (self.layout.count + self.operand_registers, *more)
 
     @property
@@ -291,9 +295,9 @@ def _check_accumulator(product: MultiplyAdd, m: int, n: int) -> None:
         )
 
 
-def _left(kernel: ir.For, product: MultiplyAdd) -> Operand | RegisterOperand:
+def _left(kernel: ir.For, product: MultiplyAdd) -> Operand | RegisterOperand | TileOperand:
     if product.left.source.scope().startswith("local"):
-        return find_register_operand(kernel, product)
+        return find_tile_operand(kernel, product) or find_register_operand(kernel, product)
     return _operand(kernel, product, product.left, product.m)
 
 

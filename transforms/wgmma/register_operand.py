@@ -39,7 +39,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
 
 from .fragment_loops import bounds
-from .register_operand_plan import RegisterOperand, RowLoad
+from .register_operand_plan import RegisterOperand, RowLoad, words_in
 from .shared_pair_loads import SharedPair, load_pair
 
 
@@ -84,7 +84,7 @@ def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.
     reads += [ir.full_region(x.registers) for x in rows]
     written = [ir.full_region(operand.registers)]
     # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
-    words, _ = words_of(operand)
+    words, _ = words_of(operand.registers, k)
     body = ir.seq(loops, words, hold_all(words.buffer))
     computed = ir.opaque_block(block.name_hint, body, reads=reads, writes=written)
     buffers = [operand.registers, *(x.registers for x in rows)]
@@ -133,18 +133,17 @@ def _widen(loaded: SharedPair, values: list[Any], dtype: str) -> Widened:
     return Widened(found, compute, (wide,))
 
 
-def words_of(operand: RegisterOperand) -> tuple[ir.Stmt, Callable[[Any, Any], list[Any]]]:
-    """Name the registers as words, and return which of them an instruction takes."""
-    name, shape = f"{operand.registers.name}_words", (operand.words,)
-    words = ir.new_buffer(name, shape, "uint32", "local")
-    steps = int(operand.depth.extent) // wgmma.instruction_k(ir.dtype_of(operand.buffer))
+def words_of(registers: ir.Var, k: int) -> tuple[ir.Stmt, Callable[[Any, Any], list[Any]]]:
+    """Name the registers of `k` columns as words, and return which an instruction takes."""
+    words = ir.new_buffer(f"{registers.name}_words", (words_in(registers),), "uint32", "local")
+    steps = k // wgmma.instruction_k(ir.dtype_of(registers))
 
     def at(row: Any, step: Any) -> list[Any]:
         first = (row // wgmma.INSTRUCTION_M * steps + step) * wgmma.OPERAND_WORDS
         places = [ir.simplify(first + i) for i in range(wgmma.OPERAND_WORDS)]
         return [tirx.BufferLoad(words, [x]) for x in places]
 
-    return tirx.DeclBuffer(words, data=operand.registers.data), at
+    return tirx.DeclBuffer(words, data=registers.data), at
 
 
 def _emit_row_loads(operand: RegisterOperand, rows: tuple[RowLoad, ...], lane: Any) -> ir.Stmt:

@@ -63,15 +63,25 @@ class RegisterOperand:
     rows: tuple[RowLoad, ...] = ()
 
     @property
+    def k(self) -> int:
+        """Columns of a step."""
+        return int(self.depth.extent)
+
+    @property
     def words(self) -> int:
         """32-bit registers of a thread that the operand takes."""
-        (count,) = (int(x) for x in self.registers.shape)
-        return count * dtype_bytes(ir.dtype_of(self.registers)) // WORD_BYTES
+        return words_in(self.registers)
 
     @property
     def held(self) -> int:
         """The same with what was loaded for rows: a register for each element."""
         return self.words + sum(int(x.registers.shape[0]) for x in self.rows)
+
+
+def words_in(registers: ir.Var) -> int:
+    """Return how many 32-bit registers a thread's part of a tile takes."""
+    (count,) = (int(x) for x in registers.shape)
+    return count * dtype_bytes(ir.dtype_of(registers)) // WORD_BYTES
 
 
 def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOperand:
@@ -84,7 +94,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     m, k = int(product.m.extent), int(product.k.extent)
     shape = [ir.static_int(x) for x in buffer.shape if not ir.is_const(x, 1)]
     wanted = [product.m.loop_var, product.k.loop_var]
-    if shape != [m, k] or not _are_plain(load.indices, wanted):
+    if shape != [m, k] or not are_plain(load.indices, wanted):
         raise cannot_lower(
             where,
             f"{buffer.name}{shape} read at {list(load.indices)}",
@@ -99,7 +109,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     own = [x.loop_var for x in axes]
     whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
     always = ir.is_const(realize.predicate, 1)
-    if not (whole and always and _are_plain(store.indices, own)):
+    if not (whole and always and are_plain(store.indices, own)):
         raise cannot_lower(
             f"block {realize.block.name_hint}",
             f"a store into {buffer.name}{list(store.indices)} in loops over {own}",
@@ -137,7 +147,7 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, 
     return tuple(found)
 
 
-def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
+def are_plain(indices: Any, wanted: list[ir.Var]) -> bool:
     """Tell whether indices are two variables, next to zeros."""
     moving = [x for x in indices if not ir.is_const(x, 0)]
     return len(moving) == len(wanted) and all(

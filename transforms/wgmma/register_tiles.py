@@ -121,7 +121,8 @@ def _check_one_layout(
     indices = _places(first.buffer, store, units)
     for other in others:
         places = _places(other.buffer, store, units)
-        if first.sides == other.sides and _meet(indices, places):
+        length = 1 if first.is_rows or other.is_rows else 2
+        if first.sides[:length] == other.sides[:length] and _meet(indices, places):
             continue
         one, two = (
             f"{x.buffer.name}[{', '.join(min(y))}] of {'x'.join(map(str, x.sides))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import ACROSS_CLUSTER
 
+from .fragment_loops_plan import FragmentNest
 from .lower_wgmma_plan import MmaPlan
 
 
@@ -15,7 +16,7 @@ def runs_once(kernel: ir.For, plan: MmaPlan, in_each_block: bool = False) -> boo
     `in_each_block` one whose iterations thread blocks are to share counts as one.
     """
     product = plan.product.realize
-    fills = [x.nest for x in plan.nests if x.realize.block.body.buffer.same_as(plan.accumulator)]
+    fills = [x.nest for x in _fills(plan)]
     around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, product))
     adding = [
         loop
@@ -29,18 +30,27 @@ def runs_once(kernel: ir.For, plan: MmaPlan, in_each_block: bool = False) -> boo
 
 def starts_from_zero(kernel: ir.For, plan: MmaPlan) -> bool:
     """Tell whether a product that runs once finds zeros: one fill, right before, unconditional."""
-    own = [x.realize.block.body for x in plan.nests if x.target.same_as(plan.accumulator)]
-    first = [x for x in own if not ir.uses(x.value, plan.accumulator)]  # others update it
-    fills = [x for x in plan.nests if any(x.realize.block.body.same_as(y) for y in first)]
+    fills = _fills(plan)
     if len(fills) != 1 or not ir.is_zero(fills[0].realize.block.body.value):
         return False
     fill, product = fills[0], plan.product.realize
     following = _following(kernel, fill.nest, plan.accumulator)
     if following is None or not ir.uses_node(following, product):
         return False
+    touching = [
+        x.nest for x in plan.nests if any(y.same_as(plan.accumulator) for y in x.accumulators)
+    ]
+    if any(ir.uses_node(following, x) for x in touching):
+        return False
     branches = ir.find_all(following, ir.IfThenElse, lambda x: ir.uses_node(x, product))
     guards = ir.find_all(following, ir.SBlockRealize, lambda x: ir.uses_node(x, product))
     return not branches and all(ir.is_const(x.predicate, 1) for x in (fill.realize, *guards))
+
+
+def _fills(plan: MmaPlan) -> list[FragmentNest]:
+    """Return the nests that set the accumulator, and do not go on from what is there."""
+    own = [x for x in plan.nests if x.target.same_as(plan.accumulator)]
+    return [x for x in own if not ir.uses(x.realize.block.body.value, plan.accumulator)]
 
 
 def _following(kernel: ir.For, fill: ir.Stmt, accumulator: ir.Var) -> ir.Stmt | None:

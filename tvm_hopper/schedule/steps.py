@@ -346,7 +346,8 @@ def wgmma(
             _ask(sch, where, asked, key, value)
         return asked
     loops = sch.get_loops(block)
-    if len(loops) < 4:
+    has_init = sch.get(block).init is not None
+    if len(loops) < 3 + has_init:
         need = "a loop over k, and in it the rows, columns and depth of a tile"
         raise cannot_schedule(where, f"{len(loops)} loops", need)
     dtype = ir.dtype_of(tiles.find_operands(where, sch.get(block))[0])
@@ -360,7 +361,7 @@ def wgmma(
         found = "x".join("?" if e is None else str(e) for e in tile)
         need = "multiples of " + "x".join(map(str, steps))
         raise cannot_schedule(where, f"a tile of {found} in the three innermost loops", need)
-    if sch.get(block).init is not None:
+    if has_init:
         sch.decompose_reduction(block, loops[-4])
     outer = sch.blockize(loops[-3])
     sch.annotate(outer, keys.WGMMA, 1)

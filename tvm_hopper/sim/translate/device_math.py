@@ -88,14 +88,15 @@ def _exactly(function: Function) -> Function:
     return lambda x: np.asarray(function(x.astype(np.float64))).astype(x.dtype)
 
 
+def _fused(a: Any, b: Any, c: Any) -> Any:
+    """Multiply and add, rounded once."""
+    return (a.astype(np.float64) * b + c).astype(a.dtype)
+
+
 def _divide(x: Any, divisor: Any, inverse: Any) -> Any:
     """Divide by multiplying with the inverse, and add what the remainder gives."""
-
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        return (a.astype(np.float64) * b + c).astype(x.dtype)
-
     product = x * inverse
-    nearer = fma(fma(-product, divisor, x), inverse, product)
+    nearer = _fused(_fused(-product, divisor, x), inverse, product)
     return np.where(np.isnan(nearer), product, nearer)
 
 
@@ -179,6 +180,7 @@ MATH: dict[str, Function] = {
     "tvm_hopper_gelu_erf": _exactly(_gelu),
     **{f"tvm_hopper_add_rn_{dtype}": np.add for dtype in _FLOATS},
     **{f"tvm_hopper_sub_rn_{dtype}": np.subtract for dtype in _FLOATS},
+    **{f"tvm_hopper_fma_rn_{dtype}": _fused for dtype in _FLOATS},
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
     **{
         f"tvm_hopper_widen_bytes_{source}_{dtype}": _widened(source, dtype)

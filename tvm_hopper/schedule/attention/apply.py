@@ -1,0 +1,189 @@
+"""`attention`: schedule the running form of attention as one kernel.
+
+  hs.attention(sch)
+->
+  blockIdx.y, blockIdx.x     heads, tiles of query rows
+    copy Q's tile
+    threadIdx.y                consumer warp groups
+      for j0: copy K's tile, copy V's tile                              (rings)
+              scores, maxima, weights and sums, in registers
+              the sum of values multiplied by weights, in registers
+      store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts.dtypes import HALF_DTYPES
+from tvm_hopper.schedule import origins, steps
+from tvm_hopper.schedule.arguments import check_program, check_type
+from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
+from tvm_hopper.schedule.products.config import Roles
+from tvm_hopper.schedule.trial import as_one_step, rehearse
+
+from .choose import AttentionShape, choose_attention
+from .config import AttentionConfig
+from .online import ONLINE, online
+
+SHARED = "shared.dyn"
+MOST_HEADS = 65535  # thread blocks along blockIdx.y
+TILES = ("Q_tile", "K_tile", "V_tile")
+IN_REGISTERS = (
+    *("S_init", "P", "acc_init"),
+    *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
+)
+
+
+def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> None:
+    """Schedule the running form of attention, see `hs.online`, as a Hopper kernel.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Of `hs.online(mod)`. Changed in place; left as it was when the form is refused. Where the
+        configuration asks for another tile than the form has, the schedule begins again with that
+        form.
+    config : AttentionConfig, optional
+        Tile, stages and so on; what is left out is chosen.
+
+    Raises
+    ------
+    ScheduleError
+        The schedule is of another program, or the configuration does not fit it.
+    """
+    check_program("attention", sch)
+    check_type("attention", "config", config, AttentionConfig, "an hs.AttentionConfig")
+    given = config or AttentionConfig()
+    form = find_form(sch)
+    chosen = choose_attention(form.shape, given)
+    fresh = _with_tile(sch, form, chosen)
+    plain = fresh or sch
+    before = block_names(plain)
+
+    def step(copy: s_tir.Schedule, _: Callable[[Any], Any] | None = None) -> Any:
+        return _apply(copy, chosen)
+
+    def accept(copy: s_tir.Schedule, tile: Any) -> None:
+        check_nothing_left(copy, tile, before)
+        check_lowering(copy, tile)
+
+    rehearse(plain, step, accept)
+    with origins.noted(sch):
+        if fresh is not None:
+            ir.replace_schedule(sch, fresh)
+        with as_one_step():
+            step(sch)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The running form of a schedule: its tile, and what was computed."""
+
+    name: str
+    tile: tuple[int, int]
+    parts: int
+    weights: str
+    shape: AttentionShape
+
+
+def find_form(sch: s_tir.Schedule) -> Form:
+    """Return the one running form of a schedule's module."""
+    found = {
+        gv.name_hint: func
+        for gv, func in sch.mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and ONLINE in func.attrs
+    }
+    if len(found) != 1:
+        names = ", ".join(found) or "no running form"
+        fix = "make one: s_tir.Schedule(hs.online(mod))"
+        raise cannot_schedule("attention", names, "one function that hs.online made", fix)
+    ((name, func),) = found.items()
+    rows, keys, parts = (int(x) for x in func.attrs[ONLINE])
+    tile, step = (_block(func, x) for x in ("tile", "step"))
+    scores, values = (_block(func, x) for x in ("S", "O"))
+    weights = ir.dtype_of(_block(func, "P").writes[0].source)
+    if weights not in HALF_DTYPES:
+        raise cannot_schedule(
+            f"block P of {name}",
+            f"weights of {weights}, as the program multiplies them",
+            " or ".join(HALF_DTYPES),
+            'allow this rounding: hs.online(mod, probabilities="float16")',
+        )
+    extents = (
+        _of(tile.iter_vars[-2].dom.extent, rows),
+        _of(step.iter_vars[0].dom.extent, keys),
+        int(scores.iter_vars[2].dom.extent),
+        int(values.iter_vars[1].dom.extent),
+    )
+    dtype = ir.dtype_of(_block(func, "K_tile").writes[0].source)
+    return Form(name, (rows, keys), parts, weights, AttentionShape(*extents, dtype))
+
+
+def _block(func: tirx.PrimFunc, name: str) -> ir.SBlock:
+    found = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
+    if len(found) != 1:
+        need, fix = f"one block {name} of the running form", "schedule what hs.online returns"
+        raise cannot_schedule("attention", f"{len(found)} of them", need, fix)
+    return found[0]
+
+
+def _of(tiles: Any, size: int) -> int | None:
+    count = ir.static_int(tiles)
+    return None if count is None else count * size
+
+
+def _with_tile(
+    sch: s_tir.Schedule, form: Form, config: AttentionConfig
+) -> s_tir.Schedule | None:
+    """Return a schedule of the form that a configuration asks for; None if it is this one."""
+    if (form.tile, form.parts) == (config.tile, config.consumers):
+        return None
+    call = f"hs.online(mod, tile={config.tile}, parts={config.consumers})"
+    plain = origins.plain_of(sch)
+    if plain is None or (sch.trace is not None and len(sch.trace.insts)):
+        found = f"a form of tile={form.tile}, parts={form.parts}, scheduled already"
+        found = found if plain is not None else found.removesuffix(", scheduled already")
+        raise cannot_schedule("attention", found, f"that of {call}", "begin with it")
+    assert config.tile is not None and config.consumers is not None
+    made = online(plain, config.tile, config.consumers, probabilities=form.weights)
+    return s_tir.Schedule(made)
+
+
+def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
+    """Schedule the form; return the block of a tile."""
+    tile = sch.get_sblock("tile")
+    *heads, rows, parts = sch.get_loops(tile)
+    _deal_out(sch, heads, rows)
+    sch.bind(parts, "threadIdx.y")
+    for name in IN_REGISTERS:
+        sch.set_scope(name, 0, "local")
+    for name in TILES:
+        sch.set_scope(name, 0, SHARED)
+    sch.compute_at("Q_tile", parts)
+    for name in TILES:
+        steps.async_copy(sch, sch.get_sblock(name), "tma")
+    for name in ("S", "O"):
+        steps.wgmma(sch, name)
+    (keys,) = sch.get_loops(sch.get_sblock("step"))
+    assert config.stages is not None and config.consumers is not None
+    steps.pipeline(sch, keys, config.stages, Roles(config.consumers, config.registers))
+    return tile
+
+
+def _deal_out(sch: s_tir.Schedule, heads: list[Any], rows: Any) -> None:
+    """Deal tiles out to thread blocks: those of a head after each other, if the grid allows it."""
+    head = sch.fuse(*heads) if len(heads) > 1 else heads[0] if heads else None
+    if head is None:
+        sch.bind(rows, "blockIdx.x")
+        return
+    count = ir.static_int(sch.get(head).extent)
+    is_few = count is not None and count <= MOST_HEADS
+    sch.bind(head, "blockIdx.y" if is_few else "blockIdx.x")
+    sch.bind(rows, "blockIdx.x" if is_few else "blockIdx.y")

@@ -1,0 +1,108 @@
+"""Choose the tile of an attention kernel from its head dimensions and lengths.
+
+Registers of a consumer hold the sum (columns / 2 of a thread), the scores (keys / 2) and the
+weights in 16 bits (keys / 4); shared memory holds the queries and the rings of keys and values.
+The widest step that both take wins: a step has a fixed part, of barriers and of maxima of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import registers, wgmma
+from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.schedule.products.config import ARCH
+from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
+
+from .config import KEY_STEP, AttentionConfig
+
+MOST_KEYS = 128  # of a step: more save little, and a causal mask hides half of the last step
+STAGES = 2
+BARRIERS = 1024  # bytes of shared memory that are left for them
+ROWS = wgmma.INSTRUCTION_M  # of a warp group
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """What a choice depends on.
+
+    Attributes
+    ----------
+    rows, keys
+        Lengths; None if symbolic.
+    depth, columns
+        Head dimensions of queries and keys, and of values.
+    dtype
+        Type of the operands.
+    """
+
+    rows: int | None
+    keys: int | None
+    depth: int
+    columns: int
+    dtype: str
+
+    def shared_bytes(self, tile: tuple[int, int], stages: int) -> int:
+        """Return what the tiles of a thread block take of shared memory."""
+        rows, keys = tile
+        each = dtype_bytes(self.dtype)
+        tiles = [rows * self.depth, *[keys * self.depth, keys * self.columns] * stages]
+        return sum(-(-x * each // TILE_ALIGNMENT) * TILE_ALIGNMENT for x in tiles) + BARRIERS
+
+    def held(self, keys: int) -> list[int]:
+        """Return the registers of a thread that hold scores, sum, weights and rows."""
+        states = 5 * wgmma.ROWS_OF_THREAD
+        return [keys // 2, self.columns // 2, keys // 4, states]
+
+
+def choose_attention(shape: AttentionShape, given: AttentionConfig) -> AttentionConfig:
+    """Fill in what a configuration leaves open.
+
+    Raises
+    ------
+    ScheduleError
+        No tile fits the chip, or the given one does not.
+    """
+    stages = given.stages or STAGES
+    consumers = given.consumers
+    if consumers is None and given.tile is not None:
+        consumers = min(given.tile[0] // ROWS, 2)
+    if consumers is None:
+        consumers = 1 if shape.rows is not None and shape.rows <= ROWS else 2
+    tile = given.tile or (consumers * ROWS, _widest_step(shape, given, consumers, stages))
+    if tile[0] % (consumers * ROWS):
+        need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
+        raise cannot_schedule("attention", f"tile={tile}", need)
+    config = replace(given, tile=tile, stages=stages, consumers=consumers)
+    taken, most = shape.shared_bytes(tile, stages), ARCH.shared_memory_per_block
+    if taken > most:
+        raise cannot_schedule(
+            "attention",
+            f"tile={tile} and {stages} stages of head dimensions {shape.depth} and "
+            f"{shape.columns}: {taken} bytes of shared memory",
+            f"at most {most}",
+            "choose fewer keys, rows or stages",
+        )
+    return config
+
+
+def _widest_step(
+    shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int
+) -> int:
+    """Return the most keys of a step that registers and shared memory hold."""
+    most = MOST_KEYS
+    if shape.keys is not None:
+        most = min(most, -(-shape.keys // KEY_STEP) * KEY_STEP)
+    consumer = None if given.registers is None else given.registers[1]
+    for keys in range(most, 0, -KEY_STEP):
+        budget = registers.accumulator_budget(shape.held(keys), consumers, ARCH, consumer)
+        fits = shape.shared_bytes((consumers * ROWS, keys), stages)
+        if budget.fits and fits <= ARCH.shared_memory_per_block:
+            return keys
+    raise cannot_schedule(
+        "attention",
+        f"head dimensions {shape.depth} and {shape.columns}",
+        "a sum, scores and weights that registers hold: at most 256 columns",
+        "give more registers to consumers, or split the head dimension of the values",
+    )

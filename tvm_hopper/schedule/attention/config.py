@@ -1,0 +1,56 @@
+"""`AttentionConfig`: tile, rings and roles of an attention kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import wgmma
+from tvm_hopper.schedule.arguments import as_pair
+from tvm_hopper.schedule.given_fields import GivenFields
+from tvm_hopper.schedule.products.config import CONSUMERS, Roles
+
+WHERE = "attention config"
+KEY_STEP = wgmma.instruction_k("float16")  # keys that an instruction multiplies values with
+
+
+@dataclass(frozen=True, repr=False)
+class AttentionConfig(GivenFields):
+    """One way to compute attention with TMA, mbarrier rings and WGMMA.
+
+    Parameters
+    ----------
+    tile : (int, int), optional
+        Query rows of a thread block, a multiple of 64 for each consumer, and keys of a step, a
+        multiple of 16. None: chosen from the head dimensions and lengths.
+    stages : int, optional
+        Slots of the rings of key tiles and of value tiles. None: 2.
+    consumers : int, optional
+        Consumer warp groups, which share the rows of a tile: 1, 2 or 3. None: one for each 64 rows.
+    registers : (int, int), optional
+        Registers of a producer and of a consumer thread. None: the default of the consumers.
+
+    Raises
+    ------
+    ScheduleError
+        A field is out of range.
+    """
+
+    tile: tuple[int, int] | None = None
+    stages: int | None = None
+    consumers: int | None = None
+    registers: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
+        self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
+        self.set_ints(WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS))})
+        roles = Roles(self.consumers or 2, self.registers)
+        self.set_fields(registers=roles.registers)
+        if self.tile is None:
+            return
+        rows, keys = self.tile
+        each = wgmma.INSTRUCTION_M * (self.consumers or 1)
+        if rows <= 0 or rows % each or keys <= 0 or keys % KEY_STEP:
+            need = f"rows, a multiple of {each}, and keys, a multiple of {KEY_STEP}"
+            raise cannot_schedule(WHERE, f"tile={self.tile}", need)

@@ -50,7 +50,7 @@ def window(i, j):
 RAGGED = {"n": 70, "m": 50}
 CASES = {
     "plain": Case(),
-    "ragged": Case(**RAGGED, v=24),
+    "ragged": Case(**RAGGED, d=20, v=24),
     "after": Case(**RAGGED, normalize="after", log_sum=True),
     "log_sum": Case(log_sum=True, m=80),
     "unrounded": Case(rounded=False),
@@ -141,9 +141,11 @@ def loop_over_keys(case, tile=SMALL):
     func = hs.online(program(case), *tile)["main"]
     (loop,) = ir.find_all(func, ir.For, lambda x: x.loop_var.name == "j0")
     (tile_block,) = ir.find_all(func, ir.SBlock, lambda x: x.name_hint == "tile")
+    (step,) = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "step")
+    first = ir.substitute(step.iter_values[0], {loop.loop_var: 0})
     row = tile_block.iter_vars[-2]
     values = [
-        [int(ir.simplify(ir.substitute(x, {row.var: i}))) for x in (loop.min, loop.extent)]
+        [int(ir.simplify(ir.substitute(x, {row.var: i}))) for x in (first, loop.extent)]
         for i in range(int(row.dom.extent))
     ]
     return [tuple(x) for x in values]
@@ -228,6 +230,18 @@ def test_running_form():
     found = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "scores")
     edges = "vj0 * 32 + 32 - 1 >= vi0 * 128 + 1 or vj0 * 32 + 32 > 70"
     assert str(found[0].predicate) == edges
+
+
+def test_long_tiles_start_first():
+    """Where later rows see more keys."""
+
+    def order(case):
+        func = hs.online(program(case), *SMALL)["main"]
+        (tile,) = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "tile")
+        return str(tile.iter_values[-2])
+
+    assert order(CASES["causal"]) == "2 - i0"
+    assert [order(CASES[x]) for x in ("plain", "window", "mask")] == ["i0"] * 3
 
 
 def test_masked_steps():

@@ -139,9 +139,7 @@ def _of(tiles: Any, size: int) -> int | None:
     return None if count is None else count * size
 
 
-def _with_tile(
-    sch: s_tir.Schedule, form: Form, config: AttentionConfig
-) -> s_tir.Schedule | None:
+def _with_tile(sch: s_tir.Schedule, form: Form, config: AttentionConfig) -> s_tir.Schedule | None:
     """Return a schedule of the form that a configuration asks for; None if it is this one."""
     if (form.tile, form.parts) == (config.tile, config.consumers):
         return None

@@ -87,9 +87,7 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     return config
 
 
-def _widest_step(
-    shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int
-) -> int:
+def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:
     """Return the most keys of a step that registers and shared memory hold."""
     most = MOST_KEYS
     if shape.keys is not None:

@@ -38,14 +38,18 @@ class _Bound:
         size = abs(self.step)
         return tirx.floordiv(base - 1 if self.is_upper else 0 - base, size) + 1
 
+    def growth(self, row: Any) -> int | None:
+        """Return by how much the base grows from row to row, None if that is not known."""
+        if not ir.uses(self.base, row):
+            return 0
+        parts = sym.detect_linear_equation(self.base, [row])
+        return ir.static_int(parts[0]) if len(parts) else None
+
     def of_rows(self, row: Any, rows: tuple[Any, Any], widest: bool) -> Any:
         """Return the base of the row that sees most keys, or fewest; None if it is not known."""
-        if not ir.uses(self.base, row):
-            return self.base
-        parts = sym.detect_linear_equation(self.base, [row])
-        step = ir.static_int(parts[0]) if len(parts) else None
-        if step is None:
-            return None
+        step = self.growth(row)
+        if not step:
+            return None if step is None else self.base
         return ir.substitute(self.base, {row: rows[1] if (step > 0) == widest else rows[0]})
 
 
@@ -68,6 +72,20 @@ class MaskBounds:
         conditions, self._rest = mask_conditions(attention.score, attention.scale)
         self._bounds = [(_as_bound(term, attention), fill) for term, fill in conditions]
 
+    @property
+    def grow_with_rows(self) -> bool:
+        """Whether later rows see more keys."""
+        row = self.attention.row.var
+        known = [x for x in self._taken() if x.growth(row)]
+        return bool(known) and all(x.is_upper and (x.growth(row) or 0) > 0 for x in known)
+
+    def _taken(self) -> list[_Bound]:
+        """Return the bounds that keys may be left out by."""
+        infinite = [x for x, fill in self._bounds if fill == MINUS_INFINITY and x is not None]
+        every = [x for x, _ in self._bounds if x is not None]
+        whole = len(every) == len(self._bounds) and _never_empty(every, self.attention)
+        return every if whole else infinite
+
     def key_range(self) -> tuple[Any, Any]:
         """Return the first key, and the first one behind the last, that some row sees.
 
@@ -75,14 +93,11 @@ class MaskBounds:
         where each row has another one.
         """
         key, row = self.attention.key, self.attention.row
-        infinite = [x for x, fill in self._bounds if fill == MINUS_INFINITY and x is not None]
-        every = [x for x, _ in self._bounds if x is not None]
         end = ir.cast_like(self.attention.row.extent, self.rows[1])
         rows = self.rows[0], ir.simplify(T.min(self.rows[1] + 1, end) - 1, self.analyzer)
-        whole = len(every) == len(self._bounds) and _never_empty(every, self.attention)
         low: Any = tirx.IntImm(ir.dtype_of(key.var), 0)
         high: Any = key.extent
-        for bound in every if whole else infinite:
+        for bound in self._taken():
             base = bound.of_rows(row.var, rows, widest=True)
             if base is None:
                 continue
@@ -99,12 +114,10 @@ class MaskBounds:
             return None
         found: list[Any] = []
         for bound, _ in self._bounds:
-            base = (
-                None
-                if bound is None
-                else bound.of_rows(self.attention.row.var, self.rows, widest=False)
-            )
-            if bound is None or base is None:
+            if bound is None:
+                return None
+            base = bound.of_rows(self.attention.row.var, self.rows, widest=False)
+            if base is None:
                 return None
             key = ir.cast_like(last if bound.is_upper else first, base) * abs(bound.step)
             if bound.is_upper:

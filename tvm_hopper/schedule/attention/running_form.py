@@ -30,6 +30,8 @@ from .element_nests import ElementNests, to
 from .key_range import MaskBounds
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
 
+DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
+
 
 @dataclass(frozen=True)
 class AttentionTile:
@@ -104,7 +106,9 @@ class RunningForm:
         first = self.row_tile * tile.rows
         self.bounds = MaskBounds(a, (first, first + tile.rows), self.analyzer)
         rows = tile.rows_of_a_part
-        extents = {"i": rows, "j": tile.keys, "k": a.depth.extent, "c": a.column.extent}
+        self.depth = ir.simplify(_ceildiv(a.depth.extent, DEPTH_STEP) * DEPTH_STEP)
+        self.cuts_depth = not self._divides(a.depth, DEPTH_STEP)
+        extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
         self.loops = ElementNests(extents, self.dtype)
         self.buffers = _Buffers(
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
@@ -117,8 +121,8 @@ class RunningForm:
         )
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]
-        self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, a.depth.extent))
-        self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, a.depth.extent))
+        self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
+        self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
     def _tile_buffer(self, name: str, load: Any, shape: tuple[Any, ...]) -> Any:
@@ -142,7 +146,10 @@ class RunningForm:
         ]
         block = self._block("tile", [self._iter_var(v, x) for _, v, x in axes], body, b.all())
         names = [(ir.Var(name, ir.dtype_of(v)), v, x) for name, v, x in axes]
-        stmt: ir.Stmt = ir.SBlockRealize([x for x, *_ in names], True, block)
+        bound: list[Any] = [x for x, *_ in names]
+        if self.bounds.grow_with_rows:  # the longest tiles start first
+            bound[-2] = self.row_tiles - 1 - bound[-2]
+        stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
         for var, _, extent in reversed(names):
             zero = tirx.IntImm(ir.dtype_of(var), 0)
             stmt = ir.For(var, zero, ir.cast_like(extent, var), ir.ForKind.SERIAL, stmt)
@@ -155,7 +162,7 @@ class RunningForm:
         row, depth = (ir.Var(x, self.dtype) for x in ("vi", "vk"))
         at = {a.row.var: row, a.depth.var: depth}
         at.update({x.var: v for x, v in zip(a.leads, leads, strict=True)})
-        value = self._placed(a.query, at, [a.row])
+        value = self._placed(a.query, at, [a.row, a.depth])
         variables = [*leads, row, depth]
         extents = [ir.cast_like(x, v) for x, v in zip(self.queries.shape, variables, strict=True)]
         store = ir.BufferStore(self.queries, value, variables)
@@ -176,8 +183,9 @@ class RunningForm:
             steps = T.max(steps, tirx.IntImm(self.dtype, 0))
         axis = self._iter_var(self.key_tile, self.key_tiles, reduced=True)
         block = self._block("step", [axis], ir.seq(*self._step()), [self.keys, self.values])
-        var = ir.Var("j0", self.dtype)
-        return ir.For(var, first, steps, ir.ForKind.SERIAL, ir.SBlockRealize([var], True, block))
+        var, zero = ir.Var("j0", self.dtype), tirx.IntImm(self.dtype, 0)
+        realize = ir.SBlockRealize([ir.simplify(first + var)], True, block)
+        return ir.For(var, zero, steps, ir.ForKind.SERIAL, realize)
 
     def _step(self) -> list[Any]:
         a, b, loops = self.attention, self.buffers, self.loops
@@ -208,8 +216,9 @@ class RunningForm:
 
     def _key_element(self, load: Any, j: Any, other: Any) -> Any:
         a = self.attention
-        at = {a.key.var: self._key_at(j), a.depth.var: other, a.column.var: other}
-        return self._placed(load, {**self.by_lead, **at}, [a.key])
+        along = a.depth if load is a.keys else a.column
+        at = {a.key.var: self._key_at(j), along.var: other, **self.by_lead}
+        return self._placed(load, at, [a.key, along])
 
     def _product(self, i: Any, j: Any, k: Any) -> Any:
         query = tirx.BufferLoad(self.queries, [*self.lead_vars, self._row_at(i), k])
@@ -302,7 +311,8 @@ class RunningForm:
     def _placed(self, expr: Any, at: dict[Any, Any], axes: list[LoopAxis]) -> Any:
         """Place an expression in the tile; what lies past the end of an axis is read as 0."""
         a = self.attention
-        cut = [x for x in axes if (self.cuts_rows if x is a.row else self.cuts_keys)]
+        cuts = {a.row.var: self.cuts_rows, a.key.var: self.cuts_keys, a.depth.var: self.cuts_depth}
+        cut = [x for x in axes if cuts.get(x.var, False)]
 
         def load(node: Any, mutator: Any) -> Any:
             indices = list(node.indices)

@@ -88,7 +88,7 @@ def written_out(case):
 
 def test_written_out_attention_with_empty_rows():
     given = values(ROWS)
-    got, _ = run(hs.online(written_out(ROWS), (64, 32)), ROWS, given)
+    got, _ = run(hs.online(written_out(ROWS), (64, 32), 1), ROWS, given)
     want = np.nan_to_num(reference(ROWS, given)[0])
     np.testing.assert_allclose(got, want, atol=3e-3)
     assert not got[:, :30].any()
@@ -102,7 +102,7 @@ def test_symbolic_lengths():
         m=m,
         score=lambda s, p, t: tirx.Select(p[3] <= p[2], s, tirx.const(-INF, "float32")),
     )
-    mod = hs.online(program(case), (64, 32))
+    mod = hs.online(program(case), (64, 32), 1)
     for n, m in ((70, 40), (64, 96)):
         sized = Case(n=n, m=m, reference=lambda s, p, t: np.where(p[3] <= p[2], s, -INF))
         given = values(sized)

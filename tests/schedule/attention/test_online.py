@@ -14,7 +14,8 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.attention.online import ONLINE
 
-TILE = (64, 32)
+TILE = (128, 32), 2
+SMALL = (64, 32), 1
 INF = float("inf")
 
 
@@ -49,7 +50,7 @@ def window(i, j):
 RAGGED = {"n": 70, "m": 50}
 CASES = {
     "plain": Case(),
-    "ragged": Case(**RAGGED, v=24),
+    "ragged": Case(**RAGGED, d=20, v=24),
     "after": Case(**RAGGED, normalize="after", log_sum=True),
     "log_sum": Case(log_sum=True, m=80),
     "unrounded": Case(rounded=False),
@@ -104,12 +105,11 @@ CASES = {
 }  # fmt: skip
 
 
-def check(case, mod=None, tile=TILE, tolerance=2e-3, **given):
-    mod = program(case) if mod is None else mod
+def check(case, tile=TILE, tolerance=2e-3, **given):
     arguments = values(case, **given)
     if "lengths" in arguments:
         arguments["lengths"] = np.array([0, 37], "int32")[: case.b] + 3
-    got, got_lse = run(hs.online(mod, tile), case, arguments)
+    got, got_lse = run(hs.online(program(case), *tile), case, arguments)
     want, lse = reference(case, arguments)
     np.testing.assert_allclose(got, want, atol=tolerance, rtol=tolerance)
     if case.log_sum:
@@ -132,18 +132,20 @@ def test_masked_keys_do_not_matter():
     given = values(case)
     want, _ = reference(case, given)
     given["K"][:, :, 37:] = np.nan
-    got, _ = run(hs.online(program(case), TILE), case, given)
+    got, _ = run(hs.online(program(case), *TILE), case, given)
     np.testing.assert_allclose(got[:, :, :37], want[:, :, :37], atol=2e-3)
 
 
-def loop_over_keys(case, tile=TILE):
+def loop_over_keys(case, tile=SMALL):
     """Return the first step and the number of steps for each tile of rows."""
-    func = hs.online(program(case), tile)["main"]
+    func = hs.online(program(case), *tile)["main"]
     (loop,) = ir.find_all(func, ir.For, lambda x: x.loop_var.name == "j0")
     (tile_block,) = ir.find_all(func, ir.SBlock, lambda x: x.name_hint == "tile")
-    row = tile_block.iter_vars[-1]
+    (step,) = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "step")
+    first = ir.substitute(step.iter_values[0], {loop.loop_var: 0})
+    row = tile_block.iter_vars[-2]
     values = [
-        [int(ir.simplify(ir.substitute(x, {row.var: i}))) for x in (loop.min, loop.extent)]
+        [int(ir.simplify(ir.substitute(x, {row.var: i}))) for x in (first, loop.extent)]
         for i in range(int(row.dom.extent))
     ]
     return [tuple(x) for x in values]
@@ -167,14 +169,14 @@ def test_plain_program_is_noted():
     mod = program(CASES["plain"])
     assert origins.plain_of(hs.online(mod)).same_as(mod)
     func = hs.online(mod["main"], (128, 64))
-    assert [*func.attrs[ONLINE]] == [128, 64]
+    assert [*func.attrs[ONLINE]] == [128, 64, 2]
 
 
 def test_probabilities():
     """Weights multiply in the type that the program rounds them to, or in a given one."""
 
     def weights(case, **options):
-        func = hs.online(program(case), TILE, **options)["main"]
+        func = hs.online(program(case), *TILE, **options)["main"]
         (buffer,) = {x.buffer for x in ir.find_all(func, ir.BufferStore) if x.buffer.name == "P"}
         return ir.dtype_of(buffer)
 
@@ -183,38 +185,76 @@ def test_probabilities():
     assert weights(CASES["unrounded"], probabilities="float16") == "float16"
 
 
-EXPONENT = "T.exp2({} * c - T.Select(row_max[vi] == -inf, 0.0, row_max[vi]) * c)"
-AFTER = f"""
+AFTER = """
+Q_tile: Q_tile[vb, vh, vi, vk] = Q[0, vh, vi, vk]
 row_max_init: row_max[vi] = -inf
 row_sum_init: row_sum[vi] = 0.0
 acc_init: acc[vi, vc] = 0.0
+K_tile: K_tile[vj, vk] = T.if_then_else(vj0 * 32 + vj < 70, K[0, 0, vj0 * 32 + vj, vk], 0.0)
+V_tile: V_tile[vj, vc] = T.if_then_else(vj0 * 32 + vj < 70, V[0, 0, vj0 * 32 + vj, vc], 0.0)
 S_init: S[vi, vj] = 0.0
-S: S[vi, vj] = S[vi, vj] + f32(Q[0, vh, vi0 * 64 + vi, vk]) * f32(T.if_then_else(vj0 * 32 + vj < 70, K[0, 0, vj0 * 32 + vj, vk], 0.0))
-scores: S[vi, vj] = T.Select(vj0 * 32 + vj < 70, T.Select(vj0 * 32 + vj <= vi0 * 64 + vi, S[vi, vj], -inf), -inf)
+S: S[vi, vj] = S[vi, vj] + f32(Q_tile[vb, vh, ROW, vk]) * f32(K_tile[vj, vk])
+scores: S[vi, vj] = T.Select(KEY < 70, T.Select(KEY <= ROW, S[vi, vj], -inf), -inf)
 old_max: old_max[vi] = row_max[vi]
 row_max: row_max[vi] = T.max(row_max[vi], S[vi, vj])
-rescale: rescale[vi] = {EXPONENT.format("old_max[vi]")}
-exponentials: S[vi, vj] = {EXPONENT.format("S[vi, vj]")}
+offset: offset[vi] = T.Select(row_max[vi] == -inf, 0.0, row_max[vi] * -0.36067376022224085)
+rescale: rescale[vi] = T.exp2(T.fma(old_max[vi], 0.36067376022224085, offset[vi]))
+exponentials: S[vi, vj] = T.exp2(T.fma(S[vi, vj], 0.36067376022224085, offset[vi]))
 row_sum_rescale: row_sum[vi] = row_sum[vi] * rescale[vi]
 row_sum: row_sum[vi] = row_sum[vi] + S[vi, vj]
 P: P[vi, vj] = f16(S[vi, vj])
 acc_rescale: acc[vi, vc] = acc[vi, vc] * rescale[vi]
-O: acc[vi, vc] = acc[vi, vc] + f32(P[vi, vj]) * f32(T.if_then_else(vj0 * 32 + vj < 70, V[0, 0, vj0 * 32 + vj, vc], 0.0))
-out: out[vb, vh, vi0 * 64 + vi, vc] = f16(acc[vi, vc] / row_sum[vi])
-lse: lse[vb, vh, vi0 * 64 + vi] = row_max[vi] * 0.25 + T.log(row_sum[vi])
-"""  # noqa: E501
+O: acc[vi, vc] = acc[vi, vc] + f32(P[vi, vj]) * f32(V_tile[vj, vc])
+out: out[vb, vh, ROW, vc] = f16(acc[vi, vc] / row_sum[vi])
+lse: lse[vb, vh, ROW] = row_max[vi] * 0.25 + T.log(row_sum[vi])
+"""
+PLACES = {"ROW": "(vi0 * 2 + vi1) * 64 + vi", "KEY": "vj0 * 32 + vj"}
 
 
 def test_running_form():
     """Before: S, T, M, E, L, P and O over all keys; after: each of them in steps of 32."""
-    case = Case(b=1, h=2, kv=1, n=128, m=70, **masked(lambda i, j: j <= i), log_sum=True)
-    func = hs.online(program(case), TILE)["main"]
+    case = Case(b=1, h=2, kv=1, n=256, m=70, **masked(lambda i, j: j <= i), log_sum=True)
+    func = hs.online(program(case), *TILE)["main"]
     lines = []
     for block in ir.find_all(func, ir.SBlock, lambda x: isinstance(x.body, ir.BufferStore)):
         text = block.body.script().splitlines()[-1]
         text = re.sub(r'T\.float(?:16|32)\("?(-?[\w.]+)"?\)', r"\1", text)
         text = re.sub(r'T\.Cast\("float(\d+)", ', r"f\1(", text)
-        lines.append(f"{block.name_hint}: {text}".replace("0.36067376022224085", "c"))
-    assert lines == AFTER.strip().splitlines()
+        lines.append(f"{block.name_hint}: {text}")
+    after = AFTER
+    for name, place in PLACES.items():
+        after = after.replace(name, place)
+    assert lines == after.strip().splitlines()
     (step,) = ir.find_all(func, ir.SBlock, lambda x: x.name_hint == "step")
     assert step.iter_vars[0].iter_type == tirx.IterVar.CommReduce
+    found = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "scores")
+    edges = "vj0 * 32 + 32 - 1 >= vi0 * 128 + 1 or vj0 * 32 + 32 > 70"
+    assert str(found[0].predicate) == edges
+
+
+def test_long_tiles_start_first():
+    """Where later rows see more keys."""
+
+    def order(case):
+        func = hs.online(program(case), *SMALL)["main"]
+        (tile,) = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "tile")
+        return str(tile.iter_values[-2])
+
+    assert order(CASES["causal"]) == "2 - i0"
+    assert [order(CASES[x]) for x in ("plain", "window", "mask")] == ["i0"] * 3
+
+
+def test_masked_steps():
+    """Which steps reach a mask is known where masks are all that is done to scores."""
+
+    def predicate(case):
+        func = hs.online(program(case), *SMALL)["main"]
+        (found,) = ir.find_all(func, ir.SBlockRealize, lambda x: x.block.name_hint == "scores")
+        return str(found.predicate)
+
+    assert predicate(CASES["window"]) == (
+        "vj0 * 32 + 32 - 1 >= vi0 * 64 + 1 or vj0 * 32 <= vi0 * 64 + 43 or vj0 * 32 + 32 > 200"
+    )
+    assert predicate(CASES["ragged"]) == "vj0 * 32 + 32 > 50"
+    for name in ("bias", "mask", "softcap", "alibi"):
+        assert predicate(CASES[name]) == "T.bool(True)"

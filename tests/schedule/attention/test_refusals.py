@@ -222,8 +222,10 @@ def test_programs_that_are_not_plain(func, message):
 
 def test_arguments():
     for tile in ((64,), (60, 64), (64, 24), (0, 16), "64"):
-        with pytest.raises(ScheduleError, match="need rows, a multiple of 64, and keys"):
+        with pytest.raises(ScheduleError, match="need rows, a multiple of 128, and keys"):
             hs.online(attention(), tile)
+    with pytest.raises(ScheduleError, match="parts=8; need"):
+        hs.online(attention(), parts=8)
     with pytest.raises(ScheduleError, match="online: found int; need an IRModule or a PrimFunc"):
         hs.online(3)
     with pytest.raises(ScheduleError, match="probabilities='int8'; need one of"):

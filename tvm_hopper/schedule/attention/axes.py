@@ -16,7 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 
 from .definitions import Definition, PlainTensors
-from .description import Axis
+from .description import LoopAxis
 from .sums import Sums
 
 
@@ -24,9 +24,9 @@ from .sums import Sums
 class OutputAxes:
     """An output by its axes: its value, the sum that it reads, its indices."""
 
-    leads: tuple[Axis, ...]
-    row: Axis
-    column: Axis
+    leads: tuple[LoopAxis, ...]
+    row: LoopAxis
+    column: LoopAxis
     value: Any
     load: Any
     indices: tuple[Any, ...]
@@ -37,7 +37,7 @@ def find_axes(sums: Sums, output: Definition, value: Any, load: Any) -> OutputAx
     program = sums.program
     row_dim, column_dim = _row_and_column(sums, load)
     indices = list(output.indices)
-    axes = [Axis(x, output.domains[x].extent) for x in indices if isinstance(x, ir.Var)]
+    axes = [LoopAxis(x, output.domains[x].extent) for x in indices if isinstance(x, ir.Var)]
     for dim in (row_dim, column_dim):
         split = _split(program, axes, None if dim is None else load.indices[dim])
         if split is not None:
@@ -86,8 +86,8 @@ def _row_and_column(sums: Sums, load: Any) -> tuple[int | None, int]:
 
 
 def _split(
-    program: PlainTensors, axes: list[Axis], index: Any
-) -> tuple[list[Axis], dict[Any, Any]] | None:
+    program: PlainTensors, axes: list[LoopAxis], index: Any
+) -> tuple[list[LoopAxis], dict[Any, Any]] | None:
     """Split an axis `x` that a sum is read along as `x % size`; None if it is not."""
     if not isinstance(index, tirx.FloorMod) or not isinstance(index.a, ir.Var):
         return None
@@ -95,13 +95,13 @@ def _split(
     place = next(i for i, x in enumerate(axes) if x.var.same_as(whole))
     dtype = ir.dtype_of(whole)
     count = ir.simplify(tirx.floordiv(axes[place].extent, size))
-    outer = Axis(program.bind(ir.Var("h", dtype), count), count)
-    inner = Axis(program.bind(ir.Var("x", dtype), size), size)
+    outer = LoopAxis(program.bind(ir.Var("h", dtype), count), count)
+    inner = LoopAxis(program.bind(ir.Var("x", dtype), size), size)
     split = [*axes[:place], outer, inner, *axes[place + 1 :]]
     return split, {whole: outer.var * size + inner.var}
 
 
-def _axis_along(load: Any, axes: list[Axis], dim: int | None) -> Axis:
+def _axis_along(load: Any, axes: list[LoopAxis], dim: int | None) -> LoopAxis:
     """Return the axis of the output along one dimension of the sum, a new one for a single row."""
     index = None if dim is None else load.indices[dim]
     for axis in axes:
@@ -109,7 +109,7 @@ def _axis_along(load: Any, axes: list[Axis], dim: int | None) -> Axis:
             return axis
     if dim is None or ir.is_const(load.source.shape[dim], 1):
         dtype = ir.dtype_of(axes[0].var)
-        return Axis(ir.Var("i", dtype), tirx.IntImm(dtype, 1))
+        return LoopAxis(ir.Var("i", dtype), tirx.IntImm(dtype, 1))
     raise cannot_schedule(
         f"tensor {load.source.name}",
         f"the index {index}, from which the output reads",

@@ -12,7 +12,7 @@ from .scores import FLOAT32
 
 
 @dataclass(frozen=True)
-class Axis:
+class LoopAxis:
     """An axis of the attention: its variable and its extent."""
 
     var: Any
@@ -50,9 +50,9 @@ class Attention:
 
     Attributes
     ----------
-    leads : tuple of Axis
+    leads : tuple of LoopAxis
         Batches and heads, in the order of the output.
-    row, key, column, depth : Axis
+    row, key, column, depth : LoopAxis
         Rows of queries; keys; columns of the output; terms of a score.
     query, keys, values : TensorLoad
         The operands' elements.
@@ -74,11 +74,11 @@ class Attention:
         What is stored for each row.
     """
 
-    leads: tuple[Axis, ...]
-    row: Axis
-    key: Axis
-    column: Axis
-    depth: Axis
+    leads: tuple[LoopAxis, ...]
+    row: LoopAxis
+    key: LoopAxis
+    column: LoopAxis
+    depth: LoopAxis
     query: Any
     keys: Any
     values: Any

@@ -38,45 +38,93 @@ class _Bound:
         size = abs(self.step)
         return tirx.floordiv(base - 1 if self.is_upper else 0 - base, size) + 1
 
-    def of_rows(self, row: Any, first: Any, last: Any) -> Any:
-        """Return the widest limit of some rows, None if it is not known."""
+    def growth(self, row: Any) -> int | None:
+        """Return by how much the base grows from row to row, None if that is not known."""
         if not ir.uses(self.base, row):
-            return self.limit(self.base)
+            return 0
         parts = sym.detect_linear_equation(self.base, [row])
-        step = ir.static_int(parts[0]) if len(parts) else None
-        return (
-            None
-            if step is None
-            else self.limit(ir.substitute(self.base, {row: last if step > 0 else first}))
-        )
+        return ir.static_int(parts[0]) if len(parts) else None
+
+    def of_rows(self, row: Any, rows: tuple[Any, Any], widest: bool) -> Any:
+        """Return the base of the row that sees most keys, or fewest; None if it is not known."""
+        step = self.growth(row)
+        if not step:
+            return None if step is None else self.base
+        return ir.substitute(self.base, {row: rows[1] if (step > 0) == widest else rows[0]})
 
 
-def key_range(attention: Attention, first_row: Any, last_row: Any) -> tuple[Any, Any]:
-    """Return the first key, and the first one behind the last, that some row of a tile sees.
+class MaskBounds:
+    """The bounds that the masks of an attention set to keys, for the rows of a tile.
 
-    Keys that are masked by a finite score count for rows without any other: they are left out where
-    each row has another one.
+    Parameters
+    ----------
+    attention : Attention
+        Whose masks.
+    rows : (Expr, Expr)
+        The first row of the tile, and the first one behind the last, which may not exist.
+    analyzer : Analyzer
+        Knows the variables of the tile.
     """
-    key, row = attention.key, attention.row
-    bounds: list[tuple[_Bound | None, float]] = [
-        (_as_bound(term, attention), fill)
-        for term, fill in mask_conditions(attention.score, attention.scale)
-    ]
-    infinite = [x for x, fill in bounds if fill == MINUS_INFINITY and x is not None]
-    every = [x for x, _ in bounds if x is not None]
-    taken = every if len(every) == len(bounds) and _never_empty(every, attention) else infinite
-    low: Any = tirx.IntImm(ir.dtype_of(key.var), 0)
-    high: Any = key.extent
-    for bound in taken:
-        limit = bound.of_rows(row.var, first_row, last_row)
-        if limit is None:
-            continue
-        limit = ir.cast_like(limit, key.var)
-        if bound.is_upper:
-            high = T.min(high, limit)
-        else:
-            low = T.max(low, limit)
-    return low, high
+
+    def __init__(self, attention: Attention, rows: tuple[Any, Any], analyzer: sym.Analyzer) -> None:
+        self.attention, self.rows = attention, (rows[0], rows[1] - 1)
+        self.analyzer = analyzer
+        conditions, self._rest = mask_conditions(attention.score, attention.scale)
+        self._bounds = [(_as_bound(term, attention), fill) for term, fill in conditions]
+
+    @property
+    def grow_with_rows(self) -> bool:
+        """Whether later rows see more keys."""
+        row = self.attention.row.var
+        known = [x for x in self._taken() if x.growth(row)]
+        return bool(known) and all(x.is_upper and (x.growth(row) or 0) > 0 for x in known)
+
+    def _taken(self) -> list[_Bound]:
+        """Return the bounds that keys may be left out by."""
+        infinite = [x for x, fill in self._bounds if fill == MINUS_INFINITY and x is not None]
+        every = [x for x, _ in self._bounds if x is not None]
+        whole = len(every) == len(self._bounds) and _never_empty(every, self.attention)
+        return every if whole else infinite
+
+    def key_range(self) -> tuple[Any, Any]:
+        """Return the first key, and the first one behind the last, that some row sees.
+
+        Keys that are masked by a finite score count for rows without any other: they are left out
+        where each row has another one.
+        """
+        key, row = self.attention.key, self.attention.row
+        end = ir.cast_like(self.attention.row.extent, self.rows[1])
+        rows = self.rows[0], ir.simplify(T.min(self.rows[1] + 1, end) - 1, self.analyzer)
+        low: Any = tirx.IntImm(ir.dtype_of(key.var), 0)
+        high: Any = key.extent
+        for bound in self._taken():
+            base = bound.of_rows(row.var, rows, widest=True)
+            if base is None:
+                continue
+            limit = ir.cast_like(bound.limit(base), key.var)
+            if bound.is_upper:
+                high = T.min(high, limit)
+            else:
+                low = T.max(low, limit)
+        return low, high
+
+    def edges(self, first: Any, last: Any) -> list[Any] | None:
+        """Return when masks can hide one of some keys from a row; None if scores change anyway."""
+        if not isinstance(self._rest, ir.Var):
+            return None
+        found: list[Any] = []
+        for bound, _ in self._bounds:
+            if bound is None:
+                return None
+            base = bound.of_rows(self.attention.row.var, self.rows, widest=False)
+            if base is None:
+                return None
+            key = ir.cast_like(last if bound.is_upper else first, base) * abs(bound.step)
+            if bound.is_upper:
+                found.append(tirx.GE(key, ir.simplify(base)))
+            else:
+                found.append(tirx.LE(key, ir.simplify(0 - base)))
+        return found
 
 
 def _as_bound(term: Any, attention: Attention) -> _Bound | None:

@@ -10,14 +10,15 @@ from tvm import tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES
+from tvm_hopper.requests.keys import MOST_CONSUMERS
 from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_choice, as_pair
+from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair
 
 from .recognize import recognize
-from .running_form import RunningForm
+from .running_form import AttentionTile, RunningForm
 
-# Function attribute: rows of a tile, keys of a step. It is no key of this package's requests (it
-# has another prefix): the running form is plain loops, which any target builds.
+# Function attribute: rows of a tile, keys of a step, parts of a tile. It is no key of this
+# package's requests (it has another prefix): the running form is plain loops for any target.
 ONLINE = "online_attention.tile"
 ROWS_OF_A_WARP_GROUP = 64
 KEYS_OF_AN_INSTRUCTION = 16
@@ -25,7 +26,8 @@ KEYS_OF_AN_INSTRUCTION = 16
 
 def online(
     mod: tvm.IRModule | tirx.PrimFunc,
-    tile: tuple[int, int] = (64, 128),
+    tile: tuple[int, int] = (128, 128),
+    parts: int = 2,
     *,
     probabilities: str | None = None,
 ) -> Any:
@@ -41,7 +43,9 @@ def online(
         Plain loops, as te, Relax and TVM's legalizer write them; it is left as it is. Each function
         of a module is rewritten.
     tile : (int, int)
-        Rows of a tile, a multiple of 64, and keys of a step, a multiple of 16.
+        Rows of a tile, a multiple of 64 for each part, and keys of a step, a multiple of 16.
+    parts : int
+        Pieces that the rows of a tile are cut into, one for each consumer warp group.
     probabilities : str, optional
         Type in which weights multiply values: "float16", "bfloat16" or "float32". None: the type
         that the program rounds them to before this product, float32 if it does not.
@@ -64,33 +68,33 @@ def online(
     """
     if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
         raise cannot_schedule("online", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
-    rows, keys = _as_tile(tile)
+    shape = _as_shape(tile, parts)
     dtype = as_choice("online", "probabilities", probabilities, (*HALF_DTYPES, "float32"))
     if isinstance(mod, tirx.PrimFunc):
-        return _rewrite(mod, (rows, keys), dtype)
+        return _rewrite(mod, shape, dtype)
     result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     for gv, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            result.update_func(gv, _rewrite(func, (rows, keys), dtype))
+            result.update_func(gv, _rewrite(func, shape, dtype))
     origins.note(result, mod)
     return result
 
 
-def _as_tile(tile: Any) -> tuple[int, int]:
-    need = f"rows, a multiple of {ROWS_OF_A_WARP_GROUP}, and keys, one of {KEYS_OF_AN_INSTRUCTION}"
+def _as_shape(tile: Any, parts: Any) -> AttentionTile:
+    count = as_int("online", "parts", parts, 1, MOST_CONSUMERS) or 1
+    least = ROWS_OF_A_WARP_GROUP * count
+    need = f"rows, a multiple of {least}, and keys, one of {KEYS_OF_AN_INSTRUCTION}"
     pair = as_pair("online", "tile", tile, need)
-    if pair is None or any(
-        x <= 0 or x % size
-        for x, size in zip(pair, (ROWS_OF_A_WARP_GROUP, KEYS_OF_AN_INSTRUCTION), strict=True)
-    ):
+    sizes = least, KEYS_OF_AN_INSTRUCTION
+    if pair is None or any(x <= 0 or x % y for x, y in zip(pair, sizes, strict=True)):
         raise cannot_schedule("online", f"tile={tile}", need)
-    return pair
+    return AttentionTile(*pair, count)
 
 
-def _rewrite(func: tirx.PrimFunc, tile: tuple[int, int], dtype: str | None) -> tirx.PrimFunc:
+def _rewrite(func: tirx.PrimFunc, shape: AttentionTile, dtype: str | None) -> tirx.PrimFunc:
     attention = recognize(func)
-    body = RunningForm(attention, tile, dtype or attention.probabilities).build()
+    body, buffers = RunningForm(attention, shape, dtype or attention.probabilities).build()
     root = func.body
-    block = ir.with_block(root.block, body=body, alloc_buffers=[])
+    block = ir.with_block(root.block, body=body, alloc_buffers=buffers)
     func = func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, block))
-    return func.with_attr(ONLINE, list(tile))
+    return func.with_attr(ONLINE, [shape.rows, shape.keys, shape.parts])

@@ -25,7 +25,7 @@ from tvm_hopper.errors import ScheduleError, cannot_schedule
 from .axes import OutputAxes, find_axes
 from .conditions import same
 from .definitions import Definition, PlainTensors
-from .description import Attention, Axis, States, StoredResult
+from .description import Attention, LoopAxis, States, StoredResult
 from .results import RunningResults
 from .scores import FLOAT32, MINUS_INFINITY, constant, masks_as_choices, take_scale, to_float32
 from .sums import ScoreProduct, Sums, WeightedSum
@@ -148,5 +148,5 @@ def _log_sum(results: RunningResults, axes: OutputAxes, output: Definition) -> S
     )
 
 
-def _equal(axis: Axis, domain: Any) -> bool:
+def _equal(axis: LoopAxis, domain: Any) -> bool:
     return ir.is_const(ir.simplify(axis.extent - ir.cast_like(domain.extent, axis.extent)), 0)

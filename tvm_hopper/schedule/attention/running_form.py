@@ -9,13 +9,12 @@
         acc[i, c] = acc[i, c] * rescale[i] + S[i, j] * V[j, c]
     out[i, c] = acc[i, c] / row_sum[i]
 
-A row without a key so far has the maximum minus infinity, which is replaced by 0 in exponents: its
+A row without a key so far has the maximum minus infinity, in whose place exponents take 0: its
 weights are exp2(-inf) = 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,20 +25,38 @@ from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 
-from .description import Attention, Axis, StoredResult
-from .key_range import key_range
-from .scores import FLOAT32, MINUS_INFINITY, constant
+from .description import Attention, LoopAxis, StoredResult
+from .element_nests import ElementNests, to
+from .key_range import MaskBounds
+from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
+
+DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Rows of a thread block, keys of a step, and the parts that the rows are cut into."""
+
+    rows: int
+    keys: int
+    parts: int
+
+    @property
+    def rows_of_a_part(self) -> int:
+        """Rows of each part."""
+        return self.rows // self.parts
 
 
 @dataclass(frozen=True)
 class _Buffers:
-    """The tile's buffers."""
+    """Buffers of one part of a tile, and of a step."""
 
     scores: Any
     weights: Any
     accumulator: Any
     row_max: Any
     old_max: Any
+    offset: Any
     row_sum: Any
     rescale: Any
 
@@ -55,156 +72,208 @@ class RunningForm:
     ----------
     attention : Attention
         What is computed.
-    tile : (int, int)
-        Rows of a tile, keys of a step.
+    tile : AttentionTile
+        The sizes of a tile.
     probabilities : str
         Type of the weights that multiply values.
     """
 
-    def __init__(self, attention: Attention, tile: tuple[int, int], probabilities: str) -> None:
-        self.attention = attention
-        self.rows, self.keys = tile
-        self.dtype = ir.dtype_of(attention.key.var)
+    def __init__(self, attention: Attention, tile: AttentionTile, probabilities: str) -> None:
+        self.attention, self.tile = attention, tile
+        a = attention
+        self.dtype = ir.dtype_of(a.key.var)
         self.analyzer = sym.Analyzer()
-        self.columns = attention.column.extent
-        row = (self.rows,)
-        self.buffers = _Buffers(
-            ir.new_buffer("S", tile, FLOAT32, "global"),
-            ir.new_buffer("P", tile, probabilities, "global"),
-            ir.new_buffer("acc", (self.rows, self.columns), FLOAT32, "global"),
-            *(
-                ir.new_buffer(name, row, FLOAT32, "global")
-                for name in ("row_max", "old_max", "row_sum", "rescale")
-            ),
-        )
-        self.lead_names = [str(x.var.name).removeprefix("v_") for x in attention.leads]
+        self.lead_names = [str(x.var.name).removeprefix("v_") for x in a.leads]
         self.lead_vars = [
             ir.Var(f"v{name}", ir.dtype_of(x.var))
-            for name, x in zip(self.lead_names, attention.leads, strict=True)
+            for name, x in zip(self.lead_names, a.leads, strict=True)
         ]
-        self.row_tile = ir.Var("vi0", self.dtype)
-        self.key_tile = ir.Var("vj0", self.dtype)
-        self.by_lead = {x.var: var for x, var in zip(attention.leads, self.lead_vars, strict=True)}
-        for axis, var in zip(attention.leads, self.lead_vars, strict=True):
-            self._bind(var, axis.extent)
-        self._bind(self.row_tile, self._tiles(attention.row, self.rows))
-        self._bind(self.key_tile, self._tiles(attention.key, self.keys))
-        self.cuts_rows = not self._divides(attention.row, self.rows)
-        self.cuts_keys = not self._divides(attention.key, self.keys)
-
-    def build(self) -> ir.Stmt:
-        """Return the loops over tiles."""
-        a, buffers = self.attention, self.buffers
-        body = ir.seq(
-            self._row("row_max_init", buffers.row_max, lambda i: self._first_max(i)),
-            self._row("row_sum_init", buffers.row_sum, lambda i: self._first_sum(i)),
-            self._element("acc_init", buffers.accumulator, lambda i, c: constant(0.0)),
-            self._steps(),
-            self._out(a.output, ("i", "c")),
-            [] if a.log_sum is None else self._out(a.log_sum, ("i",)),
+        self.by_lead = {x.var: v for x, v in zip(a.leads, self.lead_vars, strict=True)}
+        self.row_tile, self.row_part, self.key_tile = (
+            ir.Var(x, self.dtype) for x in ("vi0", "vi1", "vj0")
         )
-        block = self._with_regions(
-            ir.SBlock(
-                [
-                    *(
-                        self._iter_var(var, axis.extent)
-                        for axis, var in zip(a.leads, self.lead_vars, strict=True)
-                    ),
-                    self._iter_var(self.row_tile, self._tiles(a.row, self.rows)),
-                ],
-                [], [], "tile", body, alloc_buffers=buffers.all(),
-            )
-        )  # fmt: skip
-        names = [*self.lead_names, "i0"]
-        extents = [*(x.extent for x in a.leads), self._tiles(a.row, self.rows)]
-        loops = [
-            ir.Var(name, ir.dtype_of(axis.var))
-            for name, axis in zip(names, block.iter_vars, strict=True)
+        self.row_tiles, self.key_tiles = (
+            self._tiles(axis, size) for axis, size in ((a.row, tile.rows), (a.key, tile.keys))
+        )
+        for var, extent in (
+            *zip(self.lead_vars, (x.extent for x in a.leads), strict=True),
+            *((self.row_tile, self.row_tiles), (self.key_tile, self.key_tiles)),
+        ):
+            zero = tirx.IntImm(ir.dtype_of(var), 0)
+            self.analyzer.bind(var, tvm_ir.Range.from_min_extent(zero, ir.cast_like(extent, var)))
+        self.cuts_rows = not self._divides(a.row, tile.rows)
+        self.cuts_keys = not self._divides(a.key, tile.keys)
+        first = self.row_tile * tile.rows
+        self.bounds = MaskBounds(a, (first, first + tile.rows), self.analyzer)
+        rows = tile.rows_of_a_part
+        self.depth = ir.simplify(_ceildiv(a.depth.extent, DEPTH_STEP) * DEPTH_STEP)
+        self.cuts_depth = not self._divides(a.depth, DEPTH_STEP)
+        extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
+        self.loops = ElementNests(extents, self.dtype)
+        self.buffers = _Buffers(
+            ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
+            ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),
+            ir.new_buffer("acc", (rows, a.column.extent), FLOAT32, "global"),
+            *(
+                ir.new_buffer(name, (rows,), FLOAT32, "global")
+                for name in ("row_max", "old_max", "offset", "row_sum", "rescale")
+            ),
+        )
+        padded = ir.simplify(self.row_tiles * tile.rows)
+        leads = [x.extent for x in a.leads]
+        self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
+        self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
+        self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
+
+    def _tile_buffer(self, name: str, load: Any, shape: tuple[Any, ...]) -> Any:
+        return ir.new_buffer(name, shape, ir.dtype_of(load.source), "global")
+
+    def build(self) -> tuple[ir.Stmt, list[Any]]:
+        """Return the program, and the buffers to allocate around it."""
+        a, b, loops = self.attention, self.buffers, self.loops
+        body = ir.seq(
+            loops.fill("row_max_init", b.row_max, "i", self._first_max),
+            loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
+            loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
+            self._steps(),
+            self._store("out", a.output, "ic"),
+            [] if a.log_sum is None else self._store("lse", a.log_sum, "i"),
+        )
+        one = tirx.IntImm(self.dtype, self.tile.parts)
+        axes = [
+            *zip(self.lead_names, self.lead_vars, (x.extent for x in a.leads), strict=True),
+            *(("i0", self.row_tile, self.row_tiles), ("i1", self.row_part, one)),
         ]
-        stmt: ir.Stmt = ir.SBlockRealize(loops, True, block)
-        for var, extent in reversed(list(zip(loops, extents, strict=True))):
+        block = self._block("tile", [self._iter_var(v, x) for _, v, x in axes], body, b.all())
+        names = [(ir.Var(name, ir.dtype_of(v)), v, x) for name, v, x in axes]
+        bound: list[Any] = [x for x, *_ in names]
+        if self.bounds.grow_with_rows:  # the longest tiles start first
+            bound[-2] = self.row_tiles - 1 - bound[-2]
+        stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
+        for var, _, extent in reversed(names):
             zero = tirx.IntImm(ir.dtype_of(var), 0)
             stmt = ir.For(var, zero, ir.cast_like(extent, var), ir.ForKind.SERIAL, stmt)
-        return stmt
+        return ir.seq(self._query_rows(), stmt), [self.queries]
+
+    def _query_rows(self) -> ir.Stmt:
+        """Build the copy of the queries whose rows fill all tiles."""
+        a = self.attention
+        leads = [ir.Var(f"v{name}", ir.dtype_of(v)) for name, v in self.by_lead_names()]
+        row, depth = (ir.Var(x, self.dtype) for x in ("vi", "vk"))
+        at = {a.row.var: row, a.depth.var: depth}
+        at.update({x.var: v for x, v in zip(a.leads, leads, strict=True)})
+        value = self._placed(a.query, at, [a.row, a.depth])
+        variables = [*leads, row, depth]
+        extents = [ir.cast_like(x, v) for x, v in zip(self.queries.shape, variables, strict=True)]
+        store = ir.BufferStore(self.queries, value, variables)
+        loops = [ir.Var(x.name.removeprefix("v"), ir.dtype_of(x)) for x in variables]
+        return ir.block_nest("Q_tile", variables, extents, store, loops=loops)
+
+    def by_lead_names(self) -> list[tuple[str, Any]]:
+        """Return the leading axes by name."""
+        return list(zip(self.lead_names, self.lead_vars, strict=True))
 
     # ---- the loop over keys
 
     def _steps(self) -> ir.Stmt:
-        a = self.attention
-        low, high = key_range(a, *self._row_range())
-        low, high = (ir.substitute(x, self.by_lead) for x in (low, high))
-        first = self.analyzer.simplify(tirx.floordiv(low, self.keys))
-        steps = self.analyzer.simplify(self._ceil(high, self.keys) - first)
+        low, high = (ir.substitute(x, self.by_lead) for x in self.bounds.key_range())
+        first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
+        steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
         if not self.analyzer.can_prove(steps >= 0):
             steps = T.max(steps, tirx.IntImm(self.dtype, 0))
-        block = self._with_regions(
-            ir.SBlock(
-                [self._iter_var(self.key_tile, self._tiles(a.key, self.keys), True)],
-                [], [], "step", ir.seq(*self._step()),
-            )
-        )  # fmt: skip
-        var = ir.Var("j0", self.dtype)
-        return ir.For(var, first, steps, ir.ForKind.SERIAL, ir.SBlockRealize([var], True, block))
+        axis = self._iter_var(self.key_tile, self.key_tiles, reduced=True)
+        block = self._block("step", [axis], ir.seq(*self._step()), [self.keys, self.values])
+        var, zero = ir.Var("j0", self.dtype), tirx.IntImm(self.dtype, 0)
+        realize = ir.SBlockRealize([ir.simplify(first + var)], True, block)
+        return ir.For(var, zero, steps, ir.ForKind.SERIAL, realize)
 
     def _step(self) -> list[Any]:
-        a, b = self.attention, self.buffers
-        scale = constant(a.exponent_scale)
-
-        def exponent(value: Any, i: Any) -> Any:
-            top = b.row_max[i]
-            safe = tirx.Select(tirx.EQ(top, constant(MINUS_INFINITY)), constant(0.0), top)
-            return tirx.exp2(value * scale - safe * scale)
-
+        a, b, loops = self.attention, self.buffers, self.loops
         return [
-            self._element("S_init", b.scores, lambda i, j: constant(0.0)),
-            self._sum("S", b.scores, ("i", "j", "k"), self._product),
-            [] if self._score_is_product() else self._element("scores", b.scores, self._score),
-            self._row("old_max", b.old_max, lambda i: b.row_max[i]),
-            self._sum(
-                "row_max", b.row_max, ("i", "j"), lambda i, j: b.scores[i, j], combine=T.max
+            loops.fill("K_tile", self.keys, "jk", lambda j, k: self._key_element(a.keys, j, k)),
+            loops.fill("V_tile", self.values, "jc", lambda j, c: self._key_element(a.values, j, c)),
+            loops.fill("S_init", b.scores, "ij", lambda i, j: constant(0.0)),
+            loops.reduce("S", b.scores, "ijk", self._product),
+            self._scores(),
+            loops.fill("old_max", b.old_max, "i", lambda i: b.row_max[i]),
+            loops.reduce("row_max", b.row_max, "ij", lambda i, j: b.scores[i, j], T.max),
+            loops.fill("offset", b.offset, "i", self._offset),
+            loops.fill("rescale", b.rescale, "i", lambda i: self._power(b.old_max[i], i)),
+            loops.fill("exponentials", b.scores, "ij", lambda i, j: self._power(b.scores[i, j], i)),
+            loops.fill("row_sum_rescale", b.row_sum, "i", lambda i: b.row_sum[i] * b.rescale[i]),
+            loops.reduce("row_sum", b.row_sum, "ij", lambda i, j: b.scores[i, j]),
+            loops.fill("P", b.weights, "ij", lambda i, j: b.scores[i, j]),
+            loops.fill(
+                "acc_rescale", b.accumulator, "ic", lambda i, c: b.accumulator[i, c] * b.rescale[i]
             ),
-            self._row("rescale", b.rescale, lambda i: exponent(b.old_max[i], i)),
-            self._element("exponentials", b.scores, lambda i, j: exponent(b.scores[i, j], i)),
-            self._row("row_sum_rescale", b.row_sum, lambda i: b.row_sum[i] * b.rescale[i]),
-            self._sum("row_sum", b.row_sum, ("i", "j"), lambda i, j: b.scores[i, j]),
-            self._element("P", b.weights, lambda i, j: b.scores[i, j]),
-            self._element(
-                "acc_rescale", b.accumulator, lambda i, c: b.accumulator[i, c] * b.rescale[i]
+            loops.reduce(
+                "O",
+                b.accumulator,
+                "icj",
+                lambda i, c, j: to(FLOAT32, b.weights[i, j]) * to(FLOAT32, self.values[j, c]),
             ),
-            self._sum(
-                "O", b.accumulator, ("i", "c", "j"),
-                lambda i, c, j: _to(FLOAT32, b.weights[i, j]) * self._value(c, j),
-            ),
-        ]  # fmt: skip
+        ]
+
+    def _key_element(self, load: Any, j: Any, other: Any) -> Any:
+        a = self.attention
+        along = a.depth if load is a.keys else a.column
+        at = {a.key.var: self._key_at(j), along.var: other, **self.by_lead}
+        return self._placed(load, at, [a.key, along])
 
     def _product(self, i: Any, j: Any, k: Any) -> Any:
-        a = self.attention
-        at = {a.row.var: self._row_at(i), a.key.var: self._key_at(j), a.depth.var: k}
-        sides = (a.query, [a.row]), (a.keys, [a.key])
-        left, right = (self._guarded(load, at, axes) for load, axes in sides)
-        return _to(FLOAT32, left) * _to(FLOAT32, right)
+        query = tirx.BufferLoad(self.queries, [*self.lead_vars, self._row_at(i), k])
+        return to(FLOAT32, query) * to(FLOAT32, self.keys[j, k])
 
-    def _value(self, c: Any, j: Any) -> Any:
-        a = self.attention
-        at = {a.key.var: self._key_at(j), a.column.var: c}
-        return _to(FLOAT32, self._guarded(a.values, at, [a.key]))
+    def _scores(self) -> Any:
+        """Build the block that makes scores of the product; None if they are the product.
 
-    def _score_is_product(self) -> bool:
-        a = self.attention
-        return isinstance(a.score, ir.Var) and not self.cuts_keys
+        Its predicate leaves out steps in which no key is masked, if masks are all that it does.
+        """
+        a, b = self.attention, self.buffers
+        if isinstance(a.score, ir.Var) and not self.cuts_keys:
+            return None
 
-    def _score(self, i: Any, j: Any) -> Any:
-        a = self.attention
-        at = {
-            a.row.var: self._row_at(i),
-            a.key.var: self._key_at(j),
-            a.states.product: self.buffers.scores[i, j],
-        }
-        value = self._guarded(a.score, at, [a.row, a.key])
+        def store(i: Any, j: Any) -> ir.BufferStore:
+            at = {a.row.var: self._row_at(i), a.key.var: self._key_at(j)}
+            at.update({a.states.product: b.scores[i, j], **self.by_lead})
+            value = self._placed(a.score, at, [a.row, a.key])
+            if self.cuts_keys:
+                inside = _below(self._key_at(j), a.key)
+                value = tirx.Select(inside, value, constant(MINUS_INFINITY))
+            return ir.BufferStore(b.scores, value, [i, j])
+
+        first = self.key_tile * self.tile.keys
+        end = first + self.tile.keys
+        edges = self.bounds.edges(first, end - 1)
+        if edges is None:
+            return self.loops.nest("scores", "ij", store)
         if self.cuts_keys:
-            inside = _below(self._key_at(j), a.key)
-            value = tirx.Select(inside, value, constant(MINUS_INFINITY))
-        return value
+            edges.append(tirx.GT(end, ir.cast_like(a.key.extent, end)))
+        reached: Any = None
+        for edge in (ir.substitute(x, self.by_lead) for x in edges):
+            reached = edge if reached is None else tirx.Or(reached, edge)
+        return self.loops.nest("scores", "ij", store, where=lambda *_: reached)
+
+    def _offset(self, i: Any) -> Any:
+        """Return what is added to the exponents of a row, or subtracted from its scores."""
+        top = self.buffers.row_max[i]
+        value = top
+        if not may_be_large(self.attention.score):
+            value = top * constant(-self.attention.exponent_scale)
+        none = tirx.EQ(top, constant(MINUS_INFINITY))
+        return tirx.Select(none, constant(0.0), value)
+
+    def _power(self, score: Any, i: Any) -> Any:
+        """Return the weight of a score, by one rounding where no score can be as large as -1e9.
+
+        The product of such a score and the scale is rounded in the row's offset and not in the
+        score's exponent, so that their difference may be far from 0.
+        """
+        scale = constant(self.attention.exponent_scale)
+        offset = self.buffers.offset[i]
+        if may_be_large(self.attention.score):
+            return tirx.exp2((score - offset) * scale)
+        return tirx.exp2(T.fma(score, scale, offset))
 
     # ---- states and results
 
@@ -219,159 +288,77 @@ class RunningForm:
 
     def _sink(self, i: Any) -> Any:
         a = self.attention
-        return self._guarded(a.sink, {a.row.var: self._row_at(i)}, [a.row])
+        return self._placed(a.sink, {**self.by_lead, a.row.var: self._row_at(i)}, [a.row])
 
-    def _out(self, result: StoredResult, axes: tuple[str, ...]) -> ir.Stmt:
+    def _store(self, name: str, result: StoredResult, axes: str) -> ir.Stmt:
         a, b = self.attention, self.buffers
 
-        def store(i: Any, *rest: Any) -> Any:
-            at = {
-                a.row.var: self._row_at(i),
-                a.states.row_sum: b.row_sum[i],
-                a.states.row_max: b.row_max[i],
-            }
-            if rest:
-                at.update({a.column.var: rest[0], a.states.accumulator: b.accumulator[i, rest[0]]})
-            value = ir.substitute(result.value, {**self.by_lead, **at})
-            indices = [ir.substitute(x, {**self.by_lead, **at}) for x in result.indices]
-            return ir.BufferStore(result.buffer, _to(ir.dtype_of(result.buffer), value), indices)
+        def store(i: Any, *column: Any) -> ir.BufferStore:
+            at = {a.row.var: self._row_at(i), a.states.row_max: b.row_max[i]}
+            at.update({a.states.row_sum: b.row_sum[i], **self.by_lead})
+            for c in column:
+                at.update({a.column.var: c, a.states.accumulator: b.accumulator[i, c]})
+            value, *indices = (ir.substitute(x, at) for x in (result.value, *result.indices))
+            return ir.BufferStore(result.buffer, to(ir.dtype_of(result.buffer), value), indices)
 
-        return self._nest("out" if len(axes) == 2 else "lse", axes, store, cuts=self.cuts_rows)
+        def exists(i: Any, *_: Any) -> Any:
+            return _below(self._row_at(i), a.row)
+
+        return self.loops.nest(name, axes, store, where=exists if self.cuts_rows else None)
 
     # ---- helpers
 
-    def _extent(self, axis: str) -> Any:
-        a = self.attention
-        return {"i": self.rows, "j": self.keys, "k": a.depth.extent, "c": a.column.extent}[axis]
-
-    def _row(self, name: str, buffer: Any, value: Callable[[Any], Any]) -> ir.Stmt:
-        return self._update(name, buffer, ("i",), value)
-
-    def _element(self, name: str, buffer: Any, value: Callable[[Any, Any], Any]) -> ir.Stmt:
-        second = "c" if buffer.same_as(self.buffers.accumulator) else "j"
-        return self._update(name, buffer, ("i", second), value)
-
-    def _sum(
-        self,
-        name: str,
-        buffer: Any,
-        axes: tuple[str, ...],
-        value: Callable[..., Any],
-        combine: Callable[[Any, Any], Any] = lambda x, y: x + y,
-    ) -> ir.Stmt:
-        """Build a reduction over the axes behind the buffer's own."""
-        own = len(buffer.shape)
-
-        def update(*at: Any) -> Any:
-            return combine(tirx.BufferLoad(buffer, list(at[:own])), value(*at))
-
-        return self._update(name, buffer, axes, update)
-
-    def _update(
-        self, name: str, buffer: Any, axes: tuple[str, ...], value: Callable[..., Any]
-    ) -> ir.Stmt:
-        own = len(buffer.shape)
-
-        def store(*at: Any) -> ir.BufferStore:
-            return ir.BufferStore(buffer, _to(ir.dtype_of(buffer), value(*at)), list(at[:own]))
-
-        return self._nest(name, axes, store, reduced=len(axes) - own)
-
-    def _nest(
-        self,
-        name: str,
-        axes: tuple[str, ...],
-        store: Callable[..., ir.BufferStore],
-        reduced: int = 0,
-        cuts: bool = False,
-    ) -> ir.Stmt:
-        """Build loops over axes of the tile around one store; `cuts`: over rows that exist."""
-        zero = tirx.IntImm(self.dtype, 0)
-        extents = [ir.cast_like(self._extent(x), zero) for x in axes]
-        loops = [ir.Var(x, self.dtype) for x in axes]
-        variables = [ir.Var(f"v{x}", self.dtype) for x in axes]
-        predicate = _below(self._row_at(loops[0]), self.attention.row) if cuts else True
-        return ir.block_nest(
-            name,
-            variables,
-            extents,
-            store(*variables),
-            loops=loops,
-            reduced=reduced,
-            predicate=predicate,
-        )
-
-    def _guarded(self, expr: Any, at: dict[Any, Any], axes: list[Axis]) -> Any:
+    def _placed(self, expr: Any, at: dict[Any, Any], axes: list[LoopAxis]) -> Any:
         """Place an expression in the tile; what lies past the end of an axis is read as 0."""
-        cut = [x for x in axes if (self.cuts_rows if x is self.attention.row else self.cuts_keys)]
-        places = {**self.by_lead, **at}
+        a = self.attention
+        cuts = {a.row.var: self.cuts_rows, a.key.var: self.cuts_keys, a.depth.var: self.cuts_depth}
+        cut = [x for x in axes if cuts.get(x.var, False)]
 
         def load(node: Any, mutator: Any) -> Any:
-            terms = [
-                _below(at[x.var], x) for x in cut if ir.depends_on(list(node.indices), [x.var])
-            ]
-            placed = ir.substitute(mutator.default_mutate(node), places)
+            indices = list(node.indices)
+            terms = [_below(at[x.var], x) for x in cut if ir.depends_on(indices, [x.var])]
+            placed = ir.substitute(mutator.default_mutate(node), at)
             if not terms:
                 return placed
-            return T.if_then_else(ir.conjunction(terms), placed, _zero(ir.dtype_of(placed)))
+            zero = tirx.const(0, ir.dtype_of(placed))
+            return T.if_then_else(ir.conjunction(terms), placed, zero)
 
-        guarded = ir.mutate(expr, [(ir.TensorLoad, load)])
-        return ir.substitute(guarded, places)
+        return ir.substitute(ir.mutate(expr, [(ir.TensorLoad, load)]), at)
 
     def _row_at(self, i: Any) -> Any:
-        return self.row_tile * self.rows + i
+        part = self.row_tile * self.tile.parts + self.row_part
+        return part * self.tile.rows_of_a_part + i
 
     def _key_at(self, j: Any) -> Any:
-        return self.key_tile * self.keys + j
+        return self.key_tile * self.tile.keys + j
 
-    def _row_range(self) -> tuple[Any, Any]:
-        first = self.row_tile * self.rows
-        end: Any = first + self.rows
-        if self.cuts_rows:
-            end = T.min(end, ir.cast_like(self.attention.row.extent, end))
-        return first, end - 1
+    def _tiles(self, axis: LoopAxis, size: int) -> Any:
+        return ir.simplify(_ceildiv(ir.cast_like(axis.extent, self.row_tile), size))
 
-    def _ceil(self, extent: Any, size: int) -> Any:
-        return tirx.floordiv(extent + (size - 1), size)
-
-    def _tiles(self, axis: Axis, size: int) -> Any:
-        return ir.simplify(self._ceil(ir.cast_like(axis.extent, self.row_tile), size))
-
-    def _divides(self, axis: Axis, size: int) -> bool:
+    def _divides(self, axis: LoopAxis, size: int) -> bool:
         rest = tirx.floormod(axis.extent, size)
         return bool(self.analyzer.can_prove(tirx.EQ(rest, ir.cast_like(0, axis.var))))
-
-    def _bind(self, var: Any, extent: Any) -> None:
-        zero = tirx.IntImm(ir.dtype_of(var), 0)
-        self.analyzer.bind(var, tvm_ir.Range.from_min_extent(zero, ir.cast_like(extent, var)))
 
     def _iter_var(self, var: Any, extent: Any, reduced: bool = False) -> Any:
         zero = tirx.IntImm(ir.dtype_of(var), 0)
         kind = IterVar.CommReduce if reduced else IterVar.DataPar
         return IterVar(tvm_ir.Range.from_min_extent(zero, ir.cast_like(extent, var)), var, kind)
 
-    def _with_regions(self, block: Any) -> Any:
-        """Declare what a block of blocks reads and writes."""
-        buffers = {x: x for x in self._buffers_of(block)}
-        regions = s_tir.analysis.get_sblock_read_write_region(block, buffers)
-        own = list(block.alloc_buffers)
+    def _block(self, name: str, iter_vars: list[Any], body: Any, own: list[Any]) -> Any:
+        """Build a block of blocks, with what it reads and writes of other blocks' buffers."""
+        block = ir.SBlock(iter_vars, [], [], name, body, alloc_buffers=own)
+        loads = [x.source for x in ir.find_all(block, ir.TensorLoad)]
+        used = ir.once(loads + [x.buffer for x in ir.find_all(block, ir.BufferStore)])
+        regions = s_tir.analysis.get_sblock_read_write_region(block, {x: x for x in used})
         reads, writes = (
             [x for x in part if not any(x.source.same_as(y) for y in own)] for part in regions
         )
         return ir.with_block(block, reads=reads, writes=writes)
 
-    def _buffers_of(self, block: Any) -> list[Any]:
-        loads = [x.source for x in ir.find_all(block, ir.TensorLoad)]
-        return ir.once(loads + [x.buffer for x in ir.find_all(block, ir.BufferStore)])
+
+def _ceildiv(extent: Any, size: int) -> Any:
+    return tirx.floordiv(extent + (size - 1), size)
 
 
-def _to(dtype: str, value: Any) -> Any:
-    return value if ir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
-
-
-def _below(place: Any, axis: Axis) -> Any:
+def _below(place: Any, axis: LoopAxis) -> Any:
     return tirx.LT(place, ir.cast_like(axis.extent, place))
-
-
-def _zero(dtype: str) -> Any:
-    return tirx.const(False, dtype) if dtype == "bool" else tirx.const(0, dtype)

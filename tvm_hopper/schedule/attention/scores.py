@@ -170,19 +170,31 @@ def take_scale(expr: Any) -> tuple[Any, float]:
     return expr, 1.0
 
 
-def mask_conditions(expr: Any, scale: float) -> list[tuple[Any, float]]:
-    """Return the conditions outside of which scores are masked, each with the score of a mask."""
+def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], Any]:
+    """Return the conditions outside of which scores are masked, and the scores inside.
+
+    Each condition comes with the score outside of it.
+    """
     if isinstance(expr, tirx.Select):
         fill = number(expr.false_value)
-        if fill is None or fill * scale > MASKED_BELOW:
-            return []
-        found = [(term, fill) for term in ir.conjuncts(expr.condition)]
-        return found + mask_conditions(expr.true_value, scale)
+        if fill is not None and fill * scale <= MASKED_BELOW:
+            found, rest = mask_conditions(expr.true_value, scale)
+            return [*((term, fill) for term in ir.conjuncts(expr.condition)), *found], rest
     if isinstance(expr, tirx.Add):
-        found = []
         for mask, score in ((expr.a, expr.b), (expr.b, expr.a)):
-            parts = choice(mask)
-            if parts is not None and number(parts[1]) == 0:
-                found += mask_conditions(mask, scale) + mask_conditions(score, scale)
-        return found
-    return []
+            found, added = mask_conditions(mask, scale)
+            if found and number(added) == 0:
+                more, rest = mask_conditions(score, scale)
+                return found + more, rest
+    return [], expr
+
+
+def may_be_large(expr: Any) -> bool:
+    """Tell whether scores may be as far below 0 as what stands for "masked", without infinity.
+
+    So do programs write masks, in a constant or in a tensor that is added.
+    """
+    constants = [float(x.value) for x in ir.find_all(expr, tirx.FloatImm)]
+    if any(MINUS_INFINITY < x <= MASKED_BELOW for x in constants):
+        return True
+    return ir.has_any(expr, ir.TensorLoad, is_float)

@@ -18,7 +18,7 @@ from tvm_hopper.errors import cannot_schedule
 
 from .conditions import call_name, same
 from .definitions import PlainTensors
-from .description import Axis
+from .description import LoopAxis
 from .factors import factors, find_exponential, rounded_to, split_exponent
 from .scores import constant, to_float32
 
@@ -29,7 +29,7 @@ class WeightedSum:
 
     Attributes
     ----------
-    key : Axis
+    key : LoopAxis
         The axis summed over.
     exponent : Expr
         Weights are its exponential, 0 where one of `where` is false; float32.
@@ -43,7 +43,7 @@ class WeightedSum:
         The 16-bit type to which weights are rounded; empty: none.
     """
 
-    key: Axis
+    key: LoopAxis
     exponent: Any
     base_two: bool
     where: tuple[Any, ...]
@@ -80,7 +80,7 @@ class ScoreProduct:
     """The product of queries and keys: the load of its sum, its operands, a constant factor."""
 
     load: Any
-    depth: Axis
+    depth: LoopAxis
     query: Any
     keys: Any
     factor: float
@@ -91,14 +91,14 @@ class Sums:
 
     def __init__(self, program: PlainTensors) -> None:
         self.program = program
-        self._axes: list[tuple[str, Axis]] = []
+        self._axes: list[tuple[str, LoopAxis]] = []
 
-    def axis(self, name: str, var: Any, extent: Any) -> Axis:
+    def axis(self, name: str, var: Any, extent: Any) -> LoopAxis:
         """Return the axis of a name and an extent, the same one at each call."""
         for known, axis in self._axes:
             if known == name and same(axis.extent, extent):
                 return axis
-        axis = Axis(self.program.bind(ir.Var(name, ir.dtype_of(var)), extent), extent)
+        axis = LoopAxis(self.program.bind(ir.Var(name, ir.dtype_of(var)), extent), extent)
         self._axes.append((name, axis))
         return axis
 
@@ -139,7 +139,7 @@ class Sums:
             rounded_to(term, exponential),
         )
 
-    def product(self, scores: Any, key: Axis) -> ScoreProduct:
+    def product(self, scores: Any, key: LoopAxis) -> ScoreProduct:
         """Read the one product in the scores."""
         sums = self.program.loads(scores, "add")
         if len(sums) != 1:
@@ -173,7 +173,7 @@ class Sums:
         return ScoreProduct(sums[0], depth, queries[0], keys[0], number)
 
 
-def _split_by(exprs: Sequence[Any], axis: Axis) -> tuple[list[Any], list[Any]]:
+def _split_by(exprs: Sequence[Any], axis: LoopAxis) -> tuple[list[Any], list[Any]]:
     """Split expressions into those that depend on an axis and the other ones."""
     moving = [x for x in exprs if ir.depends_on(x, [axis.var])]
     return moving, [x for x in exprs if not any(x.same_as(y) for y in moving)]

@@ -28,8 +28,8 @@ hold it: the first iteration stands before the loop.
                                                              P = f(S)
                                                          O = O + P V[7]
 
-What else runs later goes first in an iteration: one barrier between iterations is enough for what it
-reads, it does not wait for the copies of its own, and registers that the iteration before has left
+What else runs later goes first in an iteration: one barrier between iterations is enough for what
+it reads, it does not wait for the copies of its own, and registers that the iteration before has left
 need no second version. Shared arrays have a slot for each iteration in between, and one. What the
 last iterations leave to do follows the loop. Slots that are read later are given back later
 (`release`), and loads run that much less ahead (`kept`).

@@ -59,7 +59,11 @@ def as_condition(expr: Any) -> Any:
         return _compared_truth(expr)
     kind, sides = parts
     sides = [as_condition(x) for x in sides]
-    return negate(sides[0]) if kind is tirx.Not else kind(*sides)
+    if kind is tirx.Not:
+        return negate(sides[0])
+    neutral = int(kind is tirx.And)
+    kept = [x for x in sides if not ir.is_const(x, neutral)]
+    return kind(*kept) if len(kept) == 2 else (kept or sides)[0]
 
 
 def _parts_of_bool(expr: Any) -> tuple[type, list[Any]] | None:

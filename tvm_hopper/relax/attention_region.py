@@ -20,7 +20,11 @@ from tvm_hopper.facts.dtypes import HALF_DTYPES
 
 RESHAPE, CAST, PRODUCT, SOFTMAX = "reshape", "astype", "matmul", "softmax"
 # What an operand may go through in a kernel: it is read where it lies.
-MOVES = (RESHAPE, CAST, "permute_dims", "expand_dims", "squeeze", "broadcast_to", "repeat")
+MOVES = {
+    *(RESHAPE, CAST, "permute_dims", "expand_dims", "squeeze", "broadcast_to", "repeat"),
+    "strided_slice",
+}
+LAYOUTS = (RESHAPE, "permute_dims")
 SCALES = ("multiply", "divide")
 # What a mask is computed from at each element; of anything else it is read.
 INDEX_ARITHMETIC = {
@@ -30,6 +34,7 @@ INDEX_ARITHMETIC = {
     *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
     *("logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not"),
     *("add", "subtract", "negative", "minimum", "maximum", "index_tensor", "tril", "triu"),
+    *("abs", "tile"),
 }
 
 
@@ -82,10 +87,12 @@ class Bindings:
         return name.removeprefix("relax.").removeprefix("nn.")
 
     def constant(self, x: Any) -> Any:
-        """Return the constant without dimensions that an expression is, None for another one."""
+        """Return the constant without dimensions that an expression is; None for another one."""
+        if isinstance(x, relax.Var) and self.op(x) == CAST:
+            inner = self.constant(self.values[x].args[0])
+            return None if inner is None else relax.const(inner.value.numpy(), str(x.ty.dtype))
         value = self.values.get(x, x) if isinstance(x, relax.Var) else x
-        is_scalar = isinstance(value, GenericConst) and value.ty.ndim == 0
-        return value if is_scalar else None
+        return value if isinstance(value, GenericConst) and value.ty.ndim == 0 else None
 
 
 def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
@@ -155,6 +162,7 @@ class _Outliner:
         self.copies: dict[Any, Any] = {}
         self.inputs: list[tuple[Any, Any, str]] = []
         self.depends: dict[Any, bool] = {}
+        self.moved: list[Any] = []  # what operands go through
 
     def outline(self) -> OutlinedAttention | None:
         """Return the function, None where operands have no common type of 16 bits."""
@@ -164,6 +172,7 @@ class _Outliner:
         if half is None:
             return None
         sources = [self._source(x) for x in operands]
+        self.moved = [y for x in operands for y in (x, *self._chain(x))]
         leaves = self._leaves()
         for x in leaves:
             is_operand = any(x.same_as(y) for y in sources)
@@ -194,13 +203,17 @@ class _Outliner:
                 last = var
 
     def _operand_type(self, operands: list[Any]) -> str | None:
-        """Return the type of 16 bits that operands have, are cast to, or that the result has."""
-        found = set()
-        for x in operands:
-            chain = [x, *self._chain(x)]
-            types = [str(y.ty.dtype) for y in chain]
-            found.add(next((y for y in types if y in HALF_DTYPES), str(self.result.ty.dtype)))
-        return found.pop() if len(found) == 1 and found <= set(HALF_DTYPES) else None
+        """Return the type of 16 bits that operands have or are cast to, or the weights or result.
+
+        None where there is no such type, or several.
+        """
+        weights = self._chain(self.bindings.values[self.after].args[0])
+        others = [str(x.ty.dtype) for x in (*weights, self.result)]
+        found = {
+            next((y for y in (*types, *others) if y in HALF_DTYPES), "")
+            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in operands)
+        }
+        return found.pop() if len(found) == 1 and "" not in found else None
 
     def _chain(self, var: Any) -> list[Any]:
         """Return what an operand is made of by moves and scales, down to its source."""
@@ -257,14 +270,21 @@ class _Outliner:
         return [args[1]] if product.same_as(self.after) else list(args)
 
     def _is_leaf(self, var: Any) -> bool:
-        """Tell a tensor that the function reads: not a score, and not computed from indices."""
+        """Tell a tensor that the function reads: not a score, and not computed from indices.
+
+        A bias of floats is read as it is laid out for the scores.
+        """
         if var not in self.bindings.values:
             return True
         if self._depends_on_scores(var) or self.bindings.constant(var) is not None:
             return False
-        return not isinstance(self.bindings.values[var], relax.Tuple) and (
-            self.bindings.op(var) not in INDEX_ARITHMETIC
-        )
+        if isinstance(self.bindings.values[var], relax.Tuple):
+            return False
+        if any(var.same_as(x) for x in self.moved):
+            return False
+        name = self.bindings.op(var)
+        is_moved_bias = name in LAYOUTS and "float" in str(var.ty.dtype)
+        return name not in INDEX_ARITHMETIC or is_moved_bias
 
     def _depends_on_scores(self, var: Any) -> bool:
         if var not in self.depends:

@@ -6,6 +6,12 @@ TVM's pass makes versions of what the iteration allocates. Here shared arrays ha
 registers on runs together. What is around the loop has one version: where a statement would
 touch it in another order than the program has, all that compute stay in one iteration, and
 `Lateness.reason` says why.
+
+    software_pipeline_stage = [0, 0, 0, 1]      copy; S = A B; P = f(S); O = O + P V
+
+A product by warp groups may run one iteration late though it reads registers: it is issued behind
+the first product of the next iteration, and multiplies while threads compute on what that one left.
+Registers have one version; so what shares them with it follows that first product.
 """
 
 from __future__ import annotations
@@ -76,14 +82,25 @@ def find_lateness(loop: ir.For) -> Lateness:
         for n, part in enumerate(parts):  # a store goes with what writes its tile
             if is_store(part):
                 trips[n] = max(trips[i] for i in range(n + 1) if _writes_for(parts[i], part))
-        registers = _join_by_registers(parts, trips)
+        registers = _join_by_registers(parts, trips, lead_of(parts, trips))
         reason = _find_obstacle(loop, parts, trips)
     if reason is not None:
         trips = [0] * len(parts)
     return Lateness(parts, tuple(trips), own, tuple(x.name for x in registers), reason)
 
 
-def _join_by_registers(parts: Sequence[ir.Stmt], trips: list[int]) -> list[ir.Var]:
+def lead_of(parts: Sequence[ir.Stmt], trips: Sequence[int]) -> int:
+    """Return how many statements are issued before a late product; 0 if none is late."""
+    products = [n for n, x in enumerate(parts) if _multiplies(x)]
+    early = [n for n in products if not trips[n]]
+    return early[0] + 1 if early and len(early) < len(products) else 0
+
+
+def _multiplies(part: ir.Stmt) -> bool:
+    return _computes(part) and bool(ir.find_blocks(part, ASYNC_OP))
+
+
+def _join_by_registers(parts: Sequence[ir.Stmt], trips: list[int], lead: int) -> list[ir.Var]:
     """Let what hands registers on run together, and return these.
 
     Fragments of one iteration and of the next at once cost more than they bring: a product by
@@ -91,7 +108,11 @@ def _join_by_registers(parts: Sequence[ir.Stmt], trips: list[int]) -> list[ir.Va
     """
     effects = [[x for x in find_effects(part) if not _is_memory(x.buffer)] for part in parts]
     found: list[ir.Var] = []
-    pairs = list(combinations(range(len(parts)), 2))
+    pairs = [
+        (a, b)
+        for a, b in combinations(range(len(parts)), 2)
+        if not _is_handed_on(parts, trips, lead, a, b)
+    ]
     while apart := [
         (a, b) for a, b in pairs if trips[a] != trips[b] and _shared_by(effects[a], effects[b])
     ]:
@@ -99,6 +120,13 @@ def _join_by_registers(parts: Sequence[ir.Stmt], trips: list[int]) -> list[ir.Va
             found += _shared_by(effects[a], effects[b])
             trips[a] = trips[b] = min(trips[a], trips[b])
     return ir.once(found)
+
+
+def _is_handed_on(
+    parts: Sequence[ir.Stmt], trips: Sequence[int], lead: int, a: int, b: int
+) -> bool:
+    """Tell a product that runs one iteration after a statement before it, and follows it still."""
+    return lead <= a < b and bool(lead) and _multiplies(parts[b]) and (trips[a], trips[b]) == (0, 1)
 
 
 def _is_memory(buffer: ir.Var) -> bool:
@@ -151,8 +179,13 @@ def _obstacle_of_statements(parts: Sequence[ir.Stmt], trips: Sequence[int]) -> s
             return f"{part.var.name} is bound among them"
         if late and find_loads(part):
             return "copies stand inside of a later one"
-        if late and not is_store(part) and ir.find_blocks(part, ASYNC_OP):
-            return "a later one multiplies by warp groups, whose groups no branch may hold"
+        if late > 1 and _multiplies(part):
+            return "a later one multiplies by warp groups, more than one iteration late"
+    if any(late and _multiplies(part) for part, late in zip(parts, trips, strict=True)):
+        if not lead_of(parts, trips):
+            return "all products are late"
+        if any(late and not _multiplies(part) for part, late in zip(parts, trips, strict=True)):
+            return "others than products are late next to one"
     return None
 
 
@@ -162,11 +195,13 @@ def _obstacle_of_tiles(loop: ir.For, parts: Sequence[ir.Stmt], trips: Sequence[i
     own = list(body.block.alloc_buffers) if isinstance(body, ir.SBlockRealize) else []
     loaded = [region.source for x in parts if is_load(x) for region in x.block.writes]
     stored = [region.source for x in parts if is_store(x) for region in x.block.reads]
-    effects = [find_effects(part) for part in parts]
+    effects, lead = [find_effects(part) for part in parts], lead_of(parts, trips)
     for a, b in combinations(range(len(parts)), 2):
         if trips[a] == trips[b] or is_load(parts[a]) or is_load(parts[b]):
             continue  # of what a load brings there are slots; its source is not written here
         for tile in _shared_by(effects[a], effects[b]):
+            if not _is_memory(tile) and _is_handed_on(parts, trips, lead, a, b):
+                continue
             if trips[a] > trips[b]:
                 return f"a later statement needs {tile.name} of an earlier stage's"
             if any(tile.same_as(x) for x in stored):

@@ -18,10 +18,20 @@
             c[trip % 2, ...] = f(ring[trip % 3])
         with sblock(late=1): use(c[1], ring[1], 7)
 
-What runs later goes first in an iteration: one barrier between iterations is enough for what it
-reads, it does not wait for the copies of its own, and registers that the iteration before has left
-need no second version. Shared arrays have a slot for each iteration in between, and one. What the
-last iterations leave to do follows the loop. Slots that are read later are given back later
+A product that warp groups issue late goes behind the first one of an iteration, and no branch may
+hold it: the first iteration stands before the loop.
+
+    for k in serial(8):                                  S = A B[0]; P = f(S)
+        S = A B[k]                                       for k in serial(1, 7):
+        P = f(S)                                ->           S = A B[k]
+        with sblock(shift=1): O = O + P V[k]                 O = O + P V[k - 1]
+                                                             P = f(S)
+                                                         O = O + P V[7]
+
+What else runs later goes first in an iteration: one barrier between iterations is enough for what
+it reads, it does not wait for the copies of its own, and registers that the iteration before has
+left need no second version. Shared arrays have a slot for each iteration in between, and one. What
+the last iterations leave to do follows the loop. Slots that are read later are given back later
 (`release`), and loads run that much less ahead (`kept`).
 
 Before: iterations are counted, roles split; `shift` says how late.  After: no `shift` is left.
@@ -66,8 +76,16 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
     later.sort(key=lambda one: -one[0])  # the latest stage has no readers here
     first = [x for x in now if isinstance(x, tirx.Bind)]
     rest = [x for x in now if not isinstance(x, tirx.Bind)]
-    at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
-    behind = [_in_time(plan, n, part) for n, part in later]
+    if plan.lead:
+        assert not any(map(is_load, parts)), "a producer loads what warp groups multiply"
+        at = next(n for n, part in enumerate(rest) if part.same_as(parts[plan.lead - 1])) + 1
+        behind = [_about(part, n, _ago(plan, n)) for n, part in later]
+        before = _first_iteration(plan, rest)
+        loop = _without_first(loop)
+    else:
+        at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
+        behind = [_in_time(plan, n, part) for n, part in later]
+        before = None
     body = ir.seq(first, rest[:at], behind, rest[at:])
     if plan.block is not None:
         block = plan.block.block
@@ -78,7 +96,7 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
     after = [_left_behind(plan, later, turn) for turn in range(max(plan.shifts))]
     work = ir.opaque_block(
         "stages",
-        ir.seq(ir.with_body(loop, body), after),
+        ir.seq(before, ir.with_body(loop, body), after),
         alloc_buffers=[x for tile, x in held.items() if x is not tile],
         annotations={HANDED_ON: plan.channel},
     )
@@ -89,9 +107,49 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
 def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:
     """Run a statement for the iteration so many iterations ago, if there was one."""
     loop, k = plan.loop, plan.loop.loop_var
-    earlier = {x: x - ir.cast_like(shift, x) for x in (k, *plan.trips)}
     begun = k - loop.min >= ir.cast_like(shift, k)
-    return ir.IfThenElse(ir.simplify(begun), _about(part, shift, earlier), None)
+    return ir.IfThenElse(ir.simplify(begun), _about(part, shift, _ago(plan, shift)), None)
+
+
+def _ago(plan: SkewPlan, shift: int) -> Values:
+    """Return the iteration so many before."""
+    return {x: x - ir.cast_like(shift, x) for x in (plan.loop.loop_var, *plan.trips)}
+
+
+def _first_iteration(plan: SkewPlan, parts: list[Any]) -> ir.Stmt:
+    """Emit the first iteration of what is not late, if there is one."""
+    loop, k = plan.loop, plan.loop.loop_var
+    values = {x: ir.substitute(value, {k: loop.min}) for x, value in plan.trips.items()}
+    body = ir.seq([_begun(_with_values(x, {k: loop.min, **values})) for x in parts])
+    if ir.static_int(loop.extent) is not None:
+        return body
+    return ir.IfThenElse(loop.extent >= ir.cast_like(1, k), body, None)
+
+
+def _begun(part: Any) -> Any:
+    """Give back the slots of a first iteration: the loop's own statement counts the arrivals."""
+    if not isinstance(part, ir.SBlockRealize) or RELEASE not in part.block.annotations:
+        return part
+
+    def arrive(node: ir.IfThenElse, mutator: Any) -> ir.Stmt:
+        condition = ir.simplify(node.condition)
+        if ir.is_const(condition, 0):
+            return ir.seq()
+        new = mutator.default_mutate(node)
+        return ir.IfThenElse(condition, new.then_case, None)
+
+    late, _ = part.block.annotations[RELEASE]
+    notes = {**part.block.annotations, RELEASE: [late, 0]}
+    block = ir.with_block(part.block, annotations=notes)
+    return ir.mutate(ir.SBlockRealize([], True, block), [(ir.IfThenElse, arrive)])
+
+
+def _without_first(loop: ir.For) -> ir.For:
+    one = ir.cast_like(1, loop.loop_var)
+    start, extent = ir.simplify(loop.min + one), ir.simplify(loop.extent - one)
+    return ir.For(
+        loop.loop_var, start, extent, loop.kind, loop.body, annotations=dict(loop.annotations)
+    )
 
 
 def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.Stmt:
@@ -114,6 +172,13 @@ def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.
 
 def _about(part: ir.SBlockRealize, late: int, values: Values) -> ir.Stmt:
     """Let a statement be about an earlier iteration; no slot is that of a negative number."""
+    block = _with_values(part, values, late).block
+    notes = {name: x for name, x in block.annotations.items() if name != SHIFT}
+    return ir.SBlockRealize([], True, ir.with_block(block, annotations={**notes, LATE: late}))
+
+
+def _with_values(part: Any, values: Values, late: int = 0) -> Any:
+    """Let a statement be about another iteration, with variables of its own."""
 
     def slot(node: tirx.FloorMod, mutator: Any) -> Any:
         slots, new = ir.static_int(node.b), values.get(node.a)
@@ -126,9 +191,7 @@ def _about(part: ir.SBlockRealize, late: int, values: Values) -> ir.Stmt:
     def variable(node: ir.Var, _: Any) -> Any:
         return ir.cast_like(values[node], node) if node in values else node
 
-    block = ir.mutate(part.block, [(tirx.FloorMod, slot), (ir.Var, variable)])
-    notes = {name: x for name, x in block.annotations.items() if name != SHIFT}
-    return ir.SBlockRealize([], True, ir.with_block(block, annotations={**notes, LATE: late}))
+    return ir.mutate(ir.fresh_variables(part), [(tirx.FloorMod, slot), (ir.Var, variable)])
 
 
 def _keep(part: ir.Stmt, plan: SkewPlan) -> ir.Stmt:

@@ -16,6 +16,8 @@ from tvm_hopper import ir
 from tvm_hopper.requests.keys import CHANNEL, FREE_SLOT, RELEASE, SHIFT
 from tvm_hopper.transforms.common.channel import find_calls, find_loads, find_trips, is_load
 
+from .late_stages import lead_of
+
 
 @dataclass(frozen=True)
 class SkewPlan:
@@ -47,6 +49,11 @@ class SkewPlan:
     handed_on: Mapping[ir.Var, int]
     kept: Mapping[int, int]
     released: Mapping[int, int]
+
+    @property
+    def lead(self) -> int:
+        """How many statements are issued before a late product; 0 if none is late."""
+        return lead_of(self.parts, self.shifts)
 
 
 def plan_delayed_statements(kernel: Any) -> tuple[SkewPlan, ...]:

@@ -117,9 +117,14 @@ class ReferenceEmitter:
     """
 
     def __init__(
-        self, program: PlainProgram, cuts_factors: bool = False, cuts_float8: bool = False
+        self,
+        program: PlainProgram,
+        cuts_factors: bool = False,
+        cuts_float8: bool = False,
+        moves_roundings: bool = False,
     ) -> None:
         self.program, self.cuts_factors = program, cuts_factors
+        self.moves_roundings = moves_roundings
         self.cut_sums = float8_sums(program) if cuts_float8 else set()
         self.meta: dict[Any, int] = {}
         self.reals: dict[Any, int] = {}
@@ -291,6 +296,7 @@ class ReferenceEmitter:
         indices = [outer.index(index) for index in store.indices]
         carrier = self.carriers[store.buffer]
         lifter = self._lifter(inner, outer.names, f"block {store.block}")
+        lifter.moves_roundings = self.moves_roundings and store.buffer not in self.program.outputs
         at = self._flat(carrier, indices)
         added = added_term(store)
         if added is not None:

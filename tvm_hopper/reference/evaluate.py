@@ -90,6 +90,9 @@ class Reference:
         Whether a kernel may multiply float32 by the 10 highest bits of its fraction.
     float8 : bool
         Whether a kernel may sum products of float8 as WGMMA does (`float8_sums`).
+    moved_roundings : bool
+        Whether a kernel may round what the program rounds to 16 bits in between at another scale,
+        as attention does with weights before their sum is known.
 
     Raises
     ------
@@ -98,10 +101,15 @@ class Reference:
     """
 
     def __init__(
-        self, plain: Any, name: str | None = None, tf32: bool = False, float8: bool = False
+        self,
+        plain: Any,
+        name: str | None = None,
+        tf32: bool = False,
+        float8: bool = False,
+        moved_roundings: bool = False,
     ) -> None:
         self.program = read(pick_function(plain, name))
-        self.emitter = ReferenceEmitter(self.program, tf32, float8)
+        self.emitter = ReferenceEmitter(self.program, tf32, float8, moved_roundings)
         self.outside: list[Outside] = []
         self.call = build(self.emitter.function)
 

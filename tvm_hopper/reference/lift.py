@@ -115,6 +115,7 @@ class Lifter:
         self.clamped = 0  # inside of what a condition chooses: indices may lie outside
         self.guards: list[Any] = []  # these conditions, as far as they are known
         self.cuts_factors = False  # whether a kernel multiplies float32 as tf32
+        self.moves_roundings = False  # whether it rounds to 16 bits at another scale
 
     def lift(self, expr: Any) -> Number:
         """Lift one expression."""
@@ -337,7 +338,7 @@ class Lifter:
             return Number(a.value, a.error, dtype, a.bits)
         else:
             rounded = round_to(a.value, dtype, self.bind)
-        error = None
+        error: Any = None
         if a.error is not None:  # what is near may be rounded the other way, or to the same
             around = self.bind(a.error * const(SECOND_ORDER))
             middle = _as_float(a).value
@@ -346,6 +347,10 @@ class Lifter:
             ]
             error = largest(*(magnitude(end - rounded) for end in ends))
             error = tirx.Select(around > const(0), error, const(0))  # of an infinity, too
+            if self.moves_roundings and fmt.precision < FORMATS["float32"].precision:
+                # both roundings are half a unit, of normal numbers or of subnormal ones
+                unit = const(2 * fmt.roundoff) * magnitude(rounded)
+                error = error + unit + const(fmt.quantum)
         return Number(rounded, self._name(error), dtype, fmt.precision)
 
     def _to_integer(self, a: Number, dtype: str) -> Number:

@@ -5,6 +5,8 @@ from tvm_hopper import schedule as hs
 
 from tvm_hopper.requests.keys import BY_DEVICE
 
+from .attention.apply import attention
+from .attention.config import AttentionConfig
 from .attention.online import online
 from .cluster import share_loads
 from .column_reduction.apply import column_reduction
@@ -31,6 +33,7 @@ from .tile_order import raster
 
 __all__ = [
     "BY_DEVICE",
+    "AttentionConfig",
     "ColumnReductionConfig",
     "DirectShape",
     "DotShape",
@@ -45,6 +48,7 @@ __all__ = [
     "across_cluster",
     "async_copy",
     "async_store",
+    "attention",
     "choose_classes",
     "choose_config",
     "choose_ranges",

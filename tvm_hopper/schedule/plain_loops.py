@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests import keys
 
+from .arguments import as_block
 from .products.config import Roles
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -151,6 +153,21 @@ def count_statements(where: str, loop: ir.For) -> tuple[int, int]:
 def count_others(loop: ir.For) -> int:
     """Return how many statements of a loop are no copies: products, and what is next to them."""
     return sum(1 for part in _parts(loop) if not find_loads(part))
+
+
+def stages_of_others(sch: s_tir.Schedule, loop: Any, last: Any, late: Sequence[Any]) -> list[int]:
+    """Return the stage of each statement that is no copy: the last one of those that are late."""
+    where = f"loop {sch.get(loop).loop_var.name}"
+    if not isinstance(last, int) or last < 1:
+        need = "a known number of stages, two or more"
+        raise cannot_schedule(where, f"late products and a last stage {last}", need)
+    blocks = [sch.get(as_block(sch, x)) for x in late]
+    parts = [x for x in _parts(sch.get(loop)) if not find_loads(x)]
+    are_late = [any(ir.uses_node(part, x) for x in blocks) for part in parts]
+    if sum(are_late) != len(blocks) or not any(are_late):
+        names = ", ".join(str(x.name_hint) for x in blocks)
+        raise cannot_schedule(where, f"late products {names}", "statements of the loop itself")
+    return [last if is_late else last - 1 for is_late in are_late]
 
 
 def _parts(loop: ir.For) -> list[ir.Stmt]:

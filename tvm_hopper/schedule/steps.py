@@ -19,6 +19,7 @@ made twice is refused where the second one says something else, and does nothing
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir
@@ -378,6 +379,7 @@ def pipeline(
     roles: Roles | None = None,
     *,
     wgmma_pending: int | None = None,
+    late: Sequence[Any] = (),
 ) -> None:
     """Software-pipeline a loop: a ring buffer of `stages` slots, and producer and consumer roles.
 
@@ -397,6 +399,9 @@ def pipeline(
         loops, whose threads also issue the copies.
     wgmma_pending : int, optional
         WGMMA groups left in flight at the end of an iteration, 0 or 1.
+    late : sequence of SBlockRV or str
+        Products that are multiplied one iteration late, behind the first product of the next one,
+        while threads compute on what that leaves.
 
     Raises
     ------
@@ -427,7 +432,8 @@ def pipeline(
         # a trace forgets a sample that it sees inside of a list only (Trace.simplified)
         sch.annotate(loop, SAMPLE, last)
         sch.unannotate(loop, SAMPLE)
-    _ask(sch, where, loop, "software_pipeline_stage", [*[0] * num_copies, *[last] * num_others])
+    computed = plain_loops.stages_of_others(sch, loop, last, late) if late else [last] * num_others
+    _ask(sch, where, loop, "software_pipeline_stage", [*[0] * num_copies, *computed])
     _ask(sch, where, loop, "software_pipeline_order", list(range(num_copies + num_others)))
     _ask(sch, where, loop, "software_pipeline_async_stages", [0])
     if roles is not None:

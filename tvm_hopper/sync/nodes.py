@@ -168,12 +168,17 @@ def _check_step(step: Step, op: AsyncOp | None) -> None:
 def _one_group(run: Unit, unit: Unit) -> bool:
     """Tell whether a step joins the group before it at once.
 
-    What different iterations read may be waited for at different times: such steps begin as groups
-    of their own, and `place` joins them where no wait tells them apart.
+    What different iterations read may be waited for at different times, and so may products of
+    operands of different iterations: such steps begin as groups of their own, and `place` joins
+    them where no wait tells them apart.
     """
-    writes = [use for use in (*run.uses, *unit.uses) if use.is_write]
-    versions = {use.ahead for use in writes if use.buffer.num_slots > 1}
+    uses = [x for x in (*run.uses, *unit.uses) if x.is_write or _multiplies(x.op)]
+    versions = {use.ahead for use in uses if use.buffer.num_slots > 1}
     return len(versions) <= 1 and _may_join(run, unit)
+
+
+def _multiplies(op: AsyncOp | None) -> bool:
+    return op is not None and op.agent == "warp_group"
 
 
 def _may_join(run: Unit, unit: Unit) -> bool:

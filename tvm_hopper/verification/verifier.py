@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
 from tvm_hopper.reference.evaluate import Reference
+from tvm_hopper.schedule.attention.online import ONLINE
 from tvm_hopper.schedule.origins import plain_of
 from tvm_hopper.sim import Finding
 from tvm_hopper.sim.cta_selection import Choice, choose_blocks, choose_requested
@@ -366,7 +367,11 @@ class _PlainProgram:
         if against is False:
             return _PlainProgram(None, ValueReport(False, "not checked: against=False"))
         name = str((program.host.attrs or {}).get("global_symbol", "main"))
-        rounds = {"tf32": program.multiplies("tf32"), "float8": program.multiplies("fp8")}
+        rounds = {
+            "tf32": program.multiplies("tf32"),
+            "float8": program.multiplies("fp8"),
+            "moved_roundings": ONLINE in (program.host.attrs or {}),
+        }
         if against is not None:
             return _PlainProgram(Reference(against, name, **rounds), ValueReport(False, NOT_GIVEN))
         known = plain_of(ex_or_mod)

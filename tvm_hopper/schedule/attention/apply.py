@@ -149,7 +149,8 @@ def _with_tile(sch: s_tir.Schedule, form: Form, config: AttentionConfig) -> s_ti
         found = f"a form of tile={form.tile}, parts={form.parts}, scheduled already"
         found = found if plain is not None else found.removesuffix(", scheduled already")
         raise cannot_schedule("attention", found, f"that of {call}", "begin with it")
-    assert config.tile is not None and config.consumers is not None
+    assert config.tile is not None
+    assert config.consumers is not None
     made = online(plain, config.tile, config.consumers, probabilities=form.weights)
     return s_tir.Schedule(made)
 
@@ -170,8 +171,10 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     for name in ("S", "O"):
         steps.wgmma(sch, name)
     (keys,) = sch.get_loops(sch.get_sblock("step"))
-    assert config.stages is not None and config.consumers is not None
-    steps.pipeline(sch, keys, config.stages, Roles(config.consumers, config.registers))
+    assert config.stages is not None
+    assert config.consumers is not None
+    roles = Roles(config.consumers, config.registers)
+    steps.pipeline(sch, keys, config.stages, roles, late=["O"] if config.overlap else [])
     return tile
 
 

@@ -74,8 +74,9 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     if tile[0] % (consumers * ROWS):
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
-    config = replace(given, tile=tile, stages=stages, consumers=consumers)
-    taken, most = shape.shared_bytes(tile, stages), ARCH.shared_memory_per_block
+    overlap = stages > 1 if given.overlap is None else given.overlap
+    config = replace(given, tile=tile, stages=stages, consumers=consumers, overlap=overlap)
+    taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(
             "attention",
@@ -96,7 +97,7 @@ def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, 
     for keys in range(most, 0, -KEY_STEP):
         budget = registers.accumulator_budget(shape.held(keys), consumers, ARCH, consumer)
         fits = shape.shared_bytes((consumers * ROWS, keys), stages)
-        if budget.fits and fits <= ARCH.shared_memory_per_block:
+        if budget.fits and fits <= ARCH.tile_bytes:
             return keys
     raise cannot_schedule(
         "attention",

@@ -29,6 +29,9 @@ class AttentionConfig(GivenFields):
         Consumer warp groups, which share the rows of a tile: 1, 2 or 3. None: one for each 64 rows.
     registers : (int, int), optional
         Registers of a producer and of a consumer thread. None: the default of the consumers.
+    overlap : bool, optional
+        Multiply values with the weights of a step while the next step's are computed. None: where
+        the ring has two slots or more.
 
     Raises
     ------
@@ -40,11 +43,16 @@ class AttentionConfig(GivenFields):
     stages: int | None = None
     consumers: int | None = None
     registers: tuple[int, int] | None = None
+    overlap: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
         self.set_ints(WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS))})
+        self.check_flags(WHERE, "overlap")
+        if self.overlap and self.stages == 1:
+            need = "two slots or more: values of one step and keys of the next are read at once"
+            raise cannot_schedule(WHERE, "overlap=True with stages=1", need)
         roles = Roles(self.consumers or 2, self.registers)
         self.set_fields(registers=roles.registers)
         if self.tile is None:

@@ -133,6 +133,8 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
                     C[tx] = C[tx] + c[tx]
 """
 SECOND = "C[tx] = C[tx] + c[tx]"
+PRODUCT = """with T.sblock('{}', reads=[c[0:64]], writes=[], async_op='wgmma'):
+                        T.evaluate(c[tx])"""
 LOCAL_C = (
     'c = T.sblock_alloc_buffer((64,), "float32", scope="shared.dyn")',
     'c = T.sblock_alloc_buffer((64,), "float32", scope="local")',
@@ -149,12 +151,20 @@ OBSTACLES = {
         (SECOND, "C[tx] = C[tx] + sum[tx]"),
         ("c[63 - tx]", "sum[63 - tx]"),
     ],
-    "a later one multiplies by warp groups, whose groups no branch may hold": [
+    "all products are late": [(SECOND, PRODUCT.format("use"))],
+    "a later one multiplies by warp groups, more than one iteration late": [
+        (STAGE, STAGE.replace("1, 2]", "1, 1, 3]")),
+        ("order=[0, 1, 2]", "order=[0, 1, 2, 3]"),
+        (SECOND, f"{PRODUCT.format('first')}\n                    {PRODUCT.format('second')}"),
+    ],
+    "others than products are late next to one": [
+        (STAGE, STAGE.replace("1, 2]", "1, 1, 2, 2]")),
+        ("order=[0, 1, 2]", "order=[0, 1, 2, 3, 4]"),
         (
             SECOND,
-            "with T.sblock('mma', reads=[c[0:64]], writes=[], async_op='wgmma'):\n"
-            f"                        {SECOND}",
-        )
+            f"{PRODUCT.format('first')}\n                    {SECOND}\n"
+            f"                    {PRODUCT.format('second')}",
+        ),
     ],
     "copies stand inside of a later one": [
         (

@@ -121,8 +121,8 @@ def _first_iteration(plan: SkewPlan, parts: list[Any]) -> ir.Stmt:
     loop, k = plan.loop, plan.loop.loop_var
     values = {x: ir.substitute(value, {k: loop.min}) for x, value in plan.trips.items()}
     body = ir.seq([_begun(_with_values(x, {k: loop.min, **values})) for x in parts])
-    if ir.static_int(loop.extent) is not None:
-        return body
+    if (known := ir.static_int(loop.extent)) is not None:
+        return body if known else ir.seq()
     return ir.IfThenElse(loop.extent >= ir.cast_like(1, k), body, None)
 
 
@@ -146,7 +146,8 @@ def _begun(part: Any) -> Any:
 
 def _without_first(loop: ir.For) -> ir.For:
     one = ir.cast_like(1, loop.loop_var)
-    start, extent = ir.simplify(loop.min + one), ir.simplify(loop.extent - one)
+    left = loop.extent if ir.is_const(loop.extent, 0) else loop.extent - one
+    start, extent = ir.simplify(loop.min + one), ir.simplify(left)
     return ir.For(
         loop.loop_var, start, extent, loop.kind, loop.body, annotations=dict(loop.annotations)
     )

@@ -23,8 +23,7 @@ def test_facts_for_explain():
         (
             "[0, 1, 2]",
             "[0, 1, 2]",
-            "stages [1, 2] compute in one iteration: a later one multiplies by warp groups, whose "
-            "groups no branch may hold",
+            "stages [1, 2] compute in one iteration: all products are late",
         ),
         (
             "[0, 1, 1]",

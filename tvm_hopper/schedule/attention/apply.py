@@ -178,7 +178,8 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     assert config.stages is not None
     assert config.consumers is not None
     roles = Roles(config.consumers, config.registers)
-    steps.pipeline(sch, keys, config.stages, roles, late=["O"] if config.overlap else [])
+    late = ["O"] if config.overlap else []
+    steps.pipeline(sch, keys, config.stages, roles, late=late, in_order=bool(config.in_order))
     return tile
 
 

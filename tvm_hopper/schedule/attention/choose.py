@@ -20,6 +20,7 @@ from .config import KEY_STEP, AttentionConfig
 MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
 MOST_MASKED_KEYS = 128
 STAGES = 2
+MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
 
@@ -79,7 +80,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
     overlap = stages > 1 if given.overlap is None else given.overlap
-    config = replace(given, tile=tile, stages=stages, consumers=consumers, overlap=overlap)
+    in_order = given.in_order
+    if in_order is None:
+        in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
+    config = replace(
+        given, tile=tile, stages=stages, consumers=consumers, overlap=overlap, in_order=in_order
+    )
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(

@@ -171,7 +171,8 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
         sch.set_scope(name, 0, SHARED)
     sch.compute_at("Q_tile", parts)
     for name in TILES:
-        steps.async_copy(sch, sch.get_sblock(name), "tma")
+        # of one query there is no box of rows: threads of the producer copy it
+        steps.async_copy(sch, sch.get_sblock(name), "auto" if name == "Q_tile" else "tma")
     for name in ("S", "O"):
         steps.wgmma(sch, name)
     (keys,) = sch.get_loops(sch.get_sblock("step"))

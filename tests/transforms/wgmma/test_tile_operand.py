@@ -43,7 +43,9 @@ def lines(text):
 def test_what_a_sum_leaves_in_registers_is_multiplied_from_there():
     """The words are held where they are computed: no later than that may the compiler do it."""
     text = lowered()
-    weights = text[text.index('with T.sblock("weights")') : text.index("for p, r, s in T.grid(1, 8")]
+    weights = text[
+        text.index('with T.sblock("weights")') : text.index("for p, r, s in T.grid(1, 8")
+    ]
     assert lines(weights) == lines(WEIGHTS)
     second = nest(text, '"second"')
     assert "T.reads(w[0:8], other[0:4])" in second

@@ -197,9 +197,9 @@ def product_of_all(X: T.Buffer((8,), "float32"), Y: T.Buffer((1,), "float32")):
 
 
 @T.prim_func(s_tir=True)
-def unlooped(X: T.Buffer((1,), "float32")):
+def unlooped(X: T.Buffer((8,), "float32")):
     with T.sblock("X"):
-        vi = T.axis.spatial(1, 0)
+        vi = T.axis.spatial(8, 0)
         X[vi] = T.float32(0)
 
 

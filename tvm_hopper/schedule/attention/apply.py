@@ -123,7 +123,11 @@ def find_form(sch: s_tir.Schedule) -> Form:
         int(values.iter_vars[1].dom.extent),
     )
     dtype = ir.dtype_of(_block(func, "K_tile").writes[0].source)
-    return Form(name, (rows, keys), parts, weights, AttentionShape(*extents, dtype))
+    own = [x.var for x in tile.iter_vars]
+    around = ir.find_all(tile, ir.For, lambda x: ir.uses_node(x, step))
+    is_masked = any(ir.depends_on(x.extent, own) for x in around)
+    shape = AttentionShape(*extents, dtype, is_masked)
+    return Form(name, (rows, keys), parts, weights, shape)
 
 
 def _block(func: tirx.PrimFunc, name: str) -> ir.SBlock:

@@ -20,7 +20,7 @@ _OPPOSITES = {
     tirx.EQ: tirx.NE,
     tirx.NE: tirx.EQ,
 }
-_BY_BITS = {"bitwise_and": tirx.And, "bitwise_or": tirx.Or, "bitwise_not": tirx.Not}
+_AND, _OR = (tirx.And, tirx.BitwiseAnd), (tirx.Or, tirx.BitwiseOr)
 _TURNED = {tirx.LT: tirx.GT, tirx.GT: tirx.LT, tirx.LE: tirx.GE, tirx.GE: tirx.LE}
 
 
@@ -56,27 +56,50 @@ def as_condition(expr: Any) -> Any:
         return expr if truth is None else truth
     parts = _parts_of_bool(expr)
     if parts is None:
-        return _compared_truth(expr)
+        return _compared_distance(_compared_truth(expr))
     kind, sides = parts
     sides = [as_condition(x) for x in sides]
-    return negate(sides[0]) if kind is tirx.Not else kind(*sides)
+    if kind is tirx.Not:
+        return negate(sides[0])
+    neutral = int(kind is tirx.And)
+    kept = [x for x in sides if not ir.is_const(x, neutral)]
+    return kind(*kept) if len(kept) == 2 else (kept or sides)[0]
 
 
 def _parts_of_bool(expr: Any) -> tuple[type, list[Any]] | None:
     """Return whether a condition is an `and`, an `or` or a `not`, and of what."""
-    if isinstance(expr, (tirx.And, tirx.Or)):
-        return type(expr), [expr.a, expr.b]
-    if isinstance(expr, tirx.Not):
-        return tirx.Not, [expr.a]
     if ir.dtype_of(expr) != "bool":
         return None
+    for kind, nodes in ((tirx.And, _AND), (tirx.Or, _OR)):
+        if isinstance(expr, nodes):
+            return kind, [expr.a, expr.b]
+    if isinstance(expr, tirx.Not):
+        return tirx.Not, [expr.a]
+    if call_name(expr) == "bitwise_not":
+        return tirx.Not, list(expr.args)
     if (parts := choice(expr)) is not None:
         condition, yes, no = parts
         if ir.is_const(no, 0):
             return tirx.And, [condition, yes]
         return (tirx.Or, [condition, no]) if ir.is_const(yes, 1) else None
-    kind = _BY_BITS.get(call_name(expr))
-    return None if kind is None else (kind, list(expr.args))
+    return None
+
+
+def _compared_distance(expr: Any) -> Any:
+    """Write `abs(x) <= y` as `x <= y and -x <= y`."""
+    if type(expr) not in _TURNED or is_float(expr.a):
+        return expr
+    if type(expr) in (tirx.GE, tirx.GT):
+        expr = _TURNED[type(expr)](expr.b, expr.a)
+    parts = choice(expr.a) if type(expr) in (tirx.LE, tirx.LT) else None
+    if parts is None:
+        return expr
+    condition, yes, no = parts
+    is_distance = any(same(condition, x) for x in (tirx.LE(yes * 0, yes), tirx.GE(yes, yes * 0)))
+    if not is_distance or not ir.is_const(ir.simplify(yes + no), 0):
+        return expr
+    kind = type(expr)
+    return tirx.And(kind(yes, expr.b), kind(no, expr.b))
 
 
 def _truth_of(expr: Any) -> Any:

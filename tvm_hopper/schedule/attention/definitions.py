@@ -180,8 +180,8 @@ def _define(nest: Any) -> Definition:
         )
     node = realize.block
     where = f"block {node.name_hint}"
-    if loops or node.iter_vars:
-        check_plain_loops(where, loops, node)
+    if loops or not all(ir.is_const(x.dom.extent, 1) for x in node.iter_vars):
+        check_plain_loops(where, loops, node)  # else it is of one element
     if not isinstance(node.body, ir.BufferStore):
         raise cannot_schedule(where, "several statements", "one store, as te makes it")
     store = node.body

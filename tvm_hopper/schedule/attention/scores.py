@@ -121,9 +121,9 @@ def masks_as_choices(expr: Any) -> Any:
     if isinstance(expr, tirx.Add):
         sides = masks_as_choices(expr.a), masks_as_choices(expr.b)
         for mask, score in (sides, sides[::-1]):
-            condition = _added_mask(mask)
-            if condition is not None:
-                return tirx.Select(condition, score, constant(MINUS_INFINITY))
+            if isinstance(mask, tirx.Select) and number(mask.false_value) == MINUS_INFINITY:
+                inside = _fold(tirx.Add(score, mask.true_value))
+                return tirx.Select(mask.condition, inside, mask.false_value)
         return tirx.Add(*sides)
     parts = choice(expr)
     if parts is None:
@@ -135,17 +135,6 @@ def masks_as_choices(expr: Any) -> Any:
     if isinstance(yes, tirx.Select) and same(yes.condition, condition):
         yes = yes.true_value
     return tirx.Select(condition, yes, no)
-
-
-def _added_mask(expr: Any) -> Any:
-    """Return when a mask of 0 and minus infinity is 0, None for anything else."""
-    parts = choice(expr)
-    if parts is None:
-        return None
-    values = number(parts[1]), number(parts[2])
-    if values == (0.0, MINUS_INFINITY):
-        return parts[0]
-    return negate(parts[0]) if values == (MINUS_INFINITY, 0.0) else None
 
 
 def take_scale(expr: Any) -> tuple[Any, float]:
@@ -183,9 +172,9 @@ def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], A
     if isinstance(expr, tirx.Add):
         for mask, score in ((expr.a, expr.b), (expr.b, expr.a)):
             found, added = mask_conditions(mask, scale)
-            if found and number(added) == 0:
+            if found:
                 more, rest = mask_conditions(score, scale)
-                return found + more, rest
+                return found + more, _fold(tirx.Add(added, rest))
     return [], expr
 
 

@@ -1,0 +1,320 @@
+"""Find written-out attention among a function's bindings, and outline it.
+
+  q1 = R.multiply(q, 0.125); k1 = R.permute_dims(k); s = R.matmul(q1, k1)
+  p = R.nn.softmax(R.where(mask, s, -inf)); o = R.matmul(p, v); y = R.permute_dims(o)
+->
+  AttentionRegion: from s to y, with q, k, v and what `mask` is made of as inputs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+from tvm.ir.expr import GenericConst
+
+from tvm_hopper.facts.dtypes import HALF_DTYPES
+
+RESHAPE, CAST, PRODUCT, SOFTMAX = "reshape", "astype", "matmul", "softmax"
+# What an operand may go through in a kernel: it is read where it lies.
+MOVES = {
+    *(RESHAPE, CAST, "permute_dims", "expand_dims", "squeeze", "broadcast_to", "repeat"),
+    "strided_slice",
+}
+LAYOUTS = (RESHAPE, "permute_dims")
+SCALES = ("multiply", "divide")
+# What a mask is computed from at each element; of anything else it is read.
+INDEX_ARITHMETIC = {
+    *MOVES,
+    *SCALES,
+    *("arange", "full", "full_like", "zeros", "ones", "zeros_like", "ones_like", "where"),
+    *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
+    *("logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not"),
+    *("add", "subtract", "negative", "minimum", "maximum", "index_tensor", "tril", "triu"),
+    *("abs", "tile"),
+}
+
+
+@dataclass(frozen=True)
+class OutlinedAttention:
+    """A module whose function "main" is an attention, and what its parameters stand for.
+
+    Attributes
+    ----------
+    mod : IRModule
+        With operators.
+    inputs : tuple of (Var, Expr, str)
+        Each parameter, the caller's tensor, and the type to which that is cast before.
+    result : Var
+        The caller's result.
+    """
+
+    mod: Any
+    inputs: tuple[tuple[Any, Any, str], ...]
+    result: Any
+
+
+class Bindings:
+    """What the variables of a function are bound to, and who reads them."""
+
+    def __init__(self, func: relax.Function) -> None:
+        self.values: dict[Any, Any] = {}
+        self.readers: dict[Any, list[Any]] = {}
+        blocks = [x for x in getattr(func.body, "blocks", []) if isinstance(x, relax.DataflowBlock)]
+        for binding in (x for block in blocks for x in block.bindings):
+            self.values[binding.var] = binding.value
+            for x in self.arguments(binding.value):
+                self.readers.setdefault(x, []).append(binding.var)
+
+    def arguments(self, value: Any) -> list[Any]:
+        """Return the variables that a value is made of, each once."""
+        found: list[Any] = []
+
+        def look(node: Any) -> None:
+            if isinstance(node, relax.Var) and not any(node.same_as(x) for x in found):
+                found.append(node)
+
+        relax.analysis.post_order_visit(value, look)
+        return found
+
+    def op(self, var: Any) -> str:
+        """Return the operator that computes a variable; empty for anything else."""
+        value = self.values.get(var)
+        name = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+        return name.removeprefix("relax.").removeprefix("nn.")
+
+    def constant(self, x: Any) -> Any:
+        """Return the constant without dimensions that an expression is; None for another one."""
+        if isinstance(x, relax.Var) and self.op(x) == CAST:
+            inner = self.constant(self.values[x].args[0])
+            return None if inner is None else relax.const(inner.value.numpy(), str(x.ty.dtype))
+        value = self.values.get(x, x) if isinstance(x, relax.Var) else x
+        return value if isinstance(value, GenericConst) and value.ty.ndim == 0 else None
+
+
+def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
+    """Outline each softmax along the last axis between two products."""
+    bindings = Bindings(func)
+    for var in [x for x in bindings.values if bindings.op(x) == SOFTMAX]:
+        rank = len(_shape(var))
+        if int(bindings.values[var].attrs.axis) not in (-1, rank - 1):
+            continue
+        after, before = _product_after(bindings, var), _product_before(bindings, var)
+        if after is None or before is None:
+            continue
+        outlined = _Outliner(bindings, before, after).outline()
+        if outlined is not None:
+            yield outlined
+
+
+def _product_after(bindings: Bindings, softmax: Any) -> Any:
+    """Return the one product whose left operand is made of the weights."""
+    found, todo, seen = [], [softmax], [softmax]
+    while todo:
+        x = todo.pop()
+        for reader in bindings.readers.get(x, []):
+            name = bindings.op(reader)
+            if any(reader.same_as(y) for y in seen):
+                continue
+            seen.append(reader)
+            if name == PRODUCT and bindings.values[reader].args[0].same_as(x):
+                found.append(reader)
+            elif name in INDEX_ARITHMETIC:
+                todo.append(reader)
+            else:
+                return None
+    return found[0] if len(found) == 1 else None
+
+
+def _product_before(bindings: Bindings, softmax: Any) -> Any:
+    """Return the one product of the scores, told by its last two dimensions."""
+    size = _shape(softmax)[-2:]
+    found: list[Any] = []
+    todo, seen = [softmax], [softmax]
+    while todo:
+        for x in bindings.arguments(bindings.values[todo.pop()]):
+            if x not in bindings.values or any(x.same_as(y) for y in seen):
+                continue
+            seen.append(x)
+            if bindings.op(x) == PRODUCT:
+                if tvm_ffi.structural_equal(_shape(x)[-2:], size):
+                    found.append(x)
+            else:
+                todo.append(x)
+    return found[0] if len(found) == 1 else None
+
+
+def _shape(x: Any) -> list[Any]:
+    return list(getattr(x.ty.shape, "values", []))
+
+
+class _Outliner:
+    """Copies the bindings of one attention into a function of its own."""
+
+    def __init__(self, bindings: Bindings, before: Any, after: Any) -> None:
+        self.bindings, self.before, self.after = bindings, before, after
+        self.result = self._result()
+        self.dtypes: dict[Any, str] = {}  # of operands
+        self.builder = relax.BlockBuilder()
+        self.copies: dict[Any, Any] = {}
+        self.inputs: list[tuple[Any, Any, str]] = []
+        self.depends: dict[Any, bool] = {}
+        self.moved: list[Any] = []  # what operands go through
+
+    def outline(self) -> OutlinedAttention | None:
+        """Return the function, None where operands have no common type of 16 bits."""
+        values, products = (self.bindings.values[x] for x in (self.after, self.before))
+        operands = [*products.args, values.args[1]]
+        half = self._operand_type(operands)
+        if half is None:
+            return None
+        sources = [self._source(x) for x in operands]
+        self.moved = [y for x in operands for y in (x, *self._chain(x))]
+        leaves = self._leaves()
+        for x in leaves:
+            is_operand = any(x.same_as(y) for y in sources)
+            dtype = half if is_operand else str(x.ty.dtype)
+            shape = relax.ShapeExpr(_shape(x))
+            param = relax.Var(f"p{len(self.inputs)}", relax.TensorType(shape, dtype))
+            self.inputs.append((param, x, dtype))
+        with self.builder.function("main", [x[0] for x in self.inputs]):
+            with self.builder.dataflow():
+                for param, x, dtype in self.inputs:
+                    wide = str(x.ty.dtype)
+                    cast = param if wide == dtype else relax.op.astype(param, wide)
+                    self.copies[x] = param if cast is param else self.builder.emit(cast)
+                out = self.builder.emit_output(self._copy(self.result))
+            self.builder.emit_func_output(out)
+        return OutlinedAttention(self.builder.get(), tuple(self.inputs), self.result)
+
+    def _result(self) -> Any:
+        """Follow the weighted values as long as they are moved or cast alone; views stay outside."""
+        var = last = self.after
+        while True:
+            readers = self.bindings.readers.get(var, [])
+            is_inner = isinstance(var, relax.DataflowVar)
+            if len(readers) != 1 or not is_inner or self.bindings.op(readers[0]) not in MOVES:
+                return last
+            var = readers[0]
+            if self.bindings.op(var) != RESHAPE:
+                last = var
+
+    def _operand_type(self, operands: list[Any]) -> str | None:
+        """Return the type of 16 bits that operands have or are cast to, or the weights or result.
+
+        None where there is no such type, or several.
+        """
+        weights = self._chain(self.bindings.values[self.after].args[0])
+        others = [str(x.ty.dtype) for x in (*weights, self.result)]
+        found = {
+            next((y for y in (*types, *others) if y in HALF_DTYPES), "")
+            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in operands)
+        }
+        return found.pop() if len(found) == 1 and "" not in found else None
+
+    def _chain(self, var: Any) -> list[Any]:
+        """Return what an operand is made of by moves and scales, down to its source."""
+        found = []
+        while (inner := self._moved(var)) is not None:
+            found.append(inner)
+            var = inner
+        return found
+
+    def _moved(self, var: Any) -> Any:
+        """Return the tensor that an operand moves or scales, None for a source."""
+        name, value = self.bindings.op(var), self.bindings.values.get(var)
+        if name in MOVES:
+            return value.args[0] if isinstance(value.args[0], relax.Var) else None
+        if name in SCALES and self.bindings.constant(value.args[1]) is not None:
+            return value.args[0]
+        if name == SCALES[0] and self.bindings.constant(value.args[0]) is not None:
+            return value.args[1]
+        return None
+
+    def _source(self, operand: Any) -> Any:
+        """Return the tensor that an operand is read from: behind views, which are free."""
+        chain = [operand, *self._chain(operand)]
+        while len(chain) > 1 and self.bindings.op(chain[-2]) == RESHAPE:
+            chain.pop()
+        return chain[-1]
+
+    def _leaves(self) -> list[Any]:
+        """Return the tensors that the function reads, in the order in which it meets them."""
+        found: list[Any] = []
+        seen: list[Any] = []
+
+        def look(var: Any) -> None:
+            if any(var.same_as(x) for x in seen):
+                return
+            seen.append(var)
+            if self._is_leaf(var):
+                found.append(var)
+                return
+            value = self.bindings.values[var]
+            for x in self.bindings.arguments(value):
+                look(x)
+
+        for x in (self.before, self.after):
+            for operand in self._operands_of(x):
+                seen.append(source := self._source(operand))
+                if not any(source.same_as(y) for y in found):
+                    found.append(source)
+        look(self.result)
+        return found
+
+    def _operands_of(self, product: Any) -> list[Any]:
+        args = self.bindings.values[product].args
+        return [args[1]] if product.same_as(self.after) else list(args)
+
+    def _is_leaf(self, var: Any) -> bool:
+        """Tell a tensor that the function reads: not a score, and not computed from indices.
+
+        A bias of floats is read as it is laid out for the scores.
+        """
+        if var not in self.bindings.values:
+            return True
+        if self._depends_on_scores(var) or self.bindings.constant(var) is not None:
+            return False
+        if isinstance(self.bindings.values[var], relax.Tuple):
+            return False
+        if any(var.same_as(x) for x in self.moved):
+            return False
+        name = self.bindings.op(var)
+        is_moved_bias = name in LAYOUTS and "float" in str(var.ty.dtype)
+        return name not in INDEX_ARITHMETIC or is_moved_bias
+
+    def _depends_on_scores(self, var: Any) -> bool:
+        if var not in self.depends:
+            inner = (
+                self.bindings.arguments(self.bindings.values[var])
+                if (var in self.bindings.values)
+                else []
+            )
+            self.depends[var] = var.same_as(self.before) or any(
+                self._depends_on_scores(x) for x in inner
+            )
+        return self.depends[var]
+
+    def _copy(self, var: Any) -> Any:
+        """Copy what computes a variable, and return the copy's."""
+        if var not in self.copies:
+            constant = self.bindings.constant(var)
+            self.copies[var] = (
+                constant
+                if constant is not None
+                else self.builder.emit(self._copied(self.bindings.values[var]))
+            )
+        return self.copies[var]
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, relax.Var):
+            return self._copy(value)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._copied(x) for x in value.fields])
+        if not isinstance(value, relax.Call):
+            return value
+        args = [self._copied(x) for x in value.args]
+        return relax.Call(value.op, args, value.attrs, value.ty_args)

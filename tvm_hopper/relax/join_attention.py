@@ -1,0 +1,163 @@
+"""Join written-out attention into one function in plain loops.
+
+    s = R.matmul(R.multiply(q, 0.125), R.permute_dims(R.broadcast_to(k, ...)))
+    p = R.nn.softmax(R.add(s, R.where(R.less_equal(columns, rows), 0, -inf)))
+    o = R.matmul(R.astype(p, "float16"), R.broadcast_to(v, ...))
+  ->
+    o = R.call_tir(attention, (q, k, v))
+
+So do importers write scaled_dot_product_attention. Each softmax is followed to the product with the
+values, and back to its scores and their product. Steps that only move, scale or repeat operands are
+part of the function, and so are masks made of comparisons of indices: keys are not repeated in
+memory, and no mask is stored. `hs.online` has to recognise the function, else calls stay as they
+are. Operators `nn.attention` become such functions, too.
+
+Needs: operators as importers leave them, before TVM legalizes them.
+Leaves: functions for `dlight.Attention`, opaque to FuseOps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, te, tirx, topi
+from tvm.ir.expr import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper.errors import HopperError
+from tvm_hopper.schedule.attention.recognize import recognize
+from tvm_hopper.schedule.reasons import TVM_ERRORS
+
+from .attention_operators import OPERATORS, attention_loops
+from .attention_region import OutlinedAttention, find_attentions
+from .call_groups import CallGroup, fuse_group, is_plain_call
+from .simplify_operands import rewrite_functions
+
+NAME = "attention"
+OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.JoinAttention")
+class JoinAttention:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the attentions of a module."""
+        return rewrite_functions(mod, _Attentions(mod))
+
+
+@mutator
+class _Attentions(PyExprMutator):  # type: ignore[misc]
+    """Replaces the result of each attention."""
+
+    changed = False
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.found: dict[Any, OutlinedAttention] = {}
+        self.added: list[tuple[Any, Any]] = []
+
+    def visit_function_(self, func: relax.Function) -> Any:
+        """Look for attention in a function before its bindings are visited."""
+        self.found.update({x.result: x for x in find_attentions(func)})
+        return super().visit_function_(func)
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Call the function of an attention for its result."""
+        value, made = binding.value, None
+        if binding.var in self.found:
+            made = self._joined(self.found[binding.var])
+        elif isinstance(value, relax.Call) and value.op in OPERATORS:
+            made = self._of_operator(value)
+        if made is None:
+            super().visit_var_binding_(binding)
+            return
+        self.changed = True
+        is_inner = isinstance(binding.var, relax.DataflowVar)
+        emit = self.builder_.emit if is_inner else self.builder_.emit_output
+        self.set_var_remap(binding.var, emit(made))
+
+    def _joined(self, outlined: OutlinedAttention) -> Any:
+        """Return a call of the outlined function, None where it is not recognised."""
+        legal = relax.transform.LegalizeOps(LEGALIZERS)(outlined.mod)
+        legal = relax.transform.CanonicalizeBindings()(legal)
+        body = legal["main"].body
+        calls = list(body.blocks[0].bindings)
+        if not all(is_plain_call(legal, x) for x in calls):
+            return None
+        group = CallGroup(tuple(calls), (calls[-1].var,))
+        args = []
+        func = self._function(lambda: fuse_group(legal, group))
+        if func is None:
+            return None
+        params = dict(zip(legal["main"].params, outlined.inputs, strict=True))
+        for x in group.inputs:
+            given, dtype = self.visit_expr(params[x][1]), params[x][2]
+            narrow = str(given.ty.dtype) != dtype
+            args.append(self.builder_.emit(relax.op.astype(given, dtype)) if narrow else given)
+        return relax.call_tir(func, args, outlined.result.ty)
+
+    def _of_operator(self, call: Any) -> Any:
+        """Return a call of an operator's function."""
+        args = [self.visit_expr(x) for x in call.args]
+        builder = relax.BlockBuilder()
+        params = [relax.Var(f"p{i}", x.ty) for i, x in enumerate(args)]
+        with builder.function("main", params):
+            made = builder.emit_te(lambda *x: attention_loops(call, *x), *params)
+            builder.emit_func_output(made)
+        mod = builder.get()
+        (func,) = (x for x in mod.functions.values() if isinstance(x, tirx.PrimFunc))
+        called = self._function(lambda: func)
+        return None if called is None else relax.call_tir(called, args, call.ty)
+
+    def _function(self, make: Callable[[], tirx.PrimFunc]) -> Any:
+        """Add a function to the module, the same one for equal ones; None if it is no attention."""
+        try:
+            func = make()
+            recognize(func)
+        except (HopperError, *TVM_ERRORS):  # calls stay as they are
+            return None
+        func = func.with_attr("op_pattern", OPAQUE)
+        for known, gv in self.added:
+            if tvm_ffi.structural_equal(known, func):
+                return gv
+        self.added.append((func, self.builder_.add_func(func, NAME)))
+        return self.added[-1][1]
+
+
+def _arange(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Compute a range of integers from indices: TVM's legalizer stores a constant."""
+    start, _, step = call.args
+    dtype = str(call.ty.dtype)
+
+    def number(i: Any) -> Any:
+        return (start + i * step).astype(dtype)
+
+    return builder.call_te(lambda: te.compute(list(call.ty.shape.values), number, "arange"))
+
+
+def _where(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Choose between constants, too: TVM's legalizer takes tensors alone."""
+    constants = [float(x.value.numpy()) if isinstance(x, GenericConst) else None for x in call.args]
+    types = [str(x.ty.dtype) for x in call.args]
+    tensors = [x for x, value in zip(call.args, constants, strict=True) if value is None]
+
+    def choose(*given: Any) -> Any:
+        left = iter(given)
+        parts = [
+            next(left) if value is None else _filled(value, dtype)
+            for value, dtype in zip(constants, types, strict=True)
+        ]
+        return topi.where(*parts)
+
+    return builder.call_te(choose, *tensors)
+
+
+def _filled(value: float, dtype: str) -> Any:
+    return te.compute((), lambda: tirx.const(value, dtype), "constant")
+
+
+LEGALIZERS = {"relax.arange": _arange, "relax.where": _where}

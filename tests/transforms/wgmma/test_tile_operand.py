@@ -13,7 +13,7 @@ from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.wgmma.fragment_layout import AccumulatorLayout
 from tvm_hopper.transforms.wgmma.register_operand import words_of
 
-# Registers 4 g + 2 h and + 1 of the accumulator are row 16 warp + 8 h + lane // 4; so are the words.
+# Registers 4 g + 2 h and + 1 are row 16 warp + 8 h + lane // 4, of an accumulator and of words.
 WEIGHTS = """
 with T.sblock("weights"):
     T.reads(w[0:8], acc[0:8])

@@ -111,7 +111,7 @@ def test_a_multiply_add_that_is_asked_for_is_one_instruction(dtype):
 
 
 def test_a_multiply_add_is_rounded_once_in_the_simulator():
-    """x * x - 1 of 1 + 2^-12: the product of a rounded one would be 2^-11."""
+    """The square of 1 + 2^-12 less 1: with a rounded product it would be 2^-11."""
     x = te.placeholder((32,), "float32", name="X")
     y = te.compute(x.shape, lambda i: T.fma(x[i], x[i], T.float32(-1)), name="Y")
     sch = s_tir.Schedule(te.create_prim_func([x, y]))

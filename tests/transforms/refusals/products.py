@@ -91,8 +91,8 @@ TILE_OPERAND = (
     (_FILL, _FILL.replace("8)", "16)")),
     ("b = T.sblock_alloc_buffer((1, 8, 16)", "b = T.sblock_alloc_buffer((1, 16, 16)"),
     (
-        "T.grid(1, 8, 16):\n                    with T.sblock(\"load_b\"",
-        "T.grid(1, 16, 16):\n                    with T.sblock(\"load_b\"",
+        'T.grid(1, 8, 16):\n                    with T.sblock("load_b"',
+        'T.grid(1, 16, 16):\n                    with T.sblock("load_b"',
     ),
     (
         BLOCK,

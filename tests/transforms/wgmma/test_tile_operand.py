@@ -13,7 +13,7 @@ from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.wgmma.fragment_layout import AccumulatorLayout
 from tvm_hopper.transforms.wgmma.register_operand import words_of
 
-# Registers 4 g + 2 h and + 1 of the accumulator are row 16 warp + 8 h + lane // 4; so are the words.
+# Registers 4 g + 2 h and + 1 are row 16 warp + 8 h + lane // 4, of an accumulator and of words.
 WEIGHTS = """
 with T.sblock("weights"):
     T.reads(w[0:8], acc[0:8])
@@ -43,7 +43,9 @@ def lines(text):
 def test_what_a_sum_leaves_in_registers_is_multiplied_from_there():
     """The words are held where they are computed: no later than that may the compiler do it."""
     text = lowered()
-    weights = text[text.index('with T.sblock("weights")') : text.index("for p, r, s in T.grid(1, 8")]
+    weights = text[
+        text.index('with T.sblock("weights")') : text.index("for p, r, s in T.grid(1, 8")
+    ]
     assert lines(weights) == lines(WEIGHTS)
     second = nest(text, '"second"')
     assert "T.reads(w[0:8], other[0:4])" in second

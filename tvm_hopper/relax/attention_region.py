@@ -71,14 +71,14 @@ class Bindings:
 
     def arguments(self, value: Any) -> list[Any]:
         """Return the variables that a value is made of, each once."""
-        found: list[Any] = []
+        found: dict[Any, None] = {}
 
         def look(node: Any) -> None:
-            if isinstance(node, relax.Var) and not any(node.same_as(x) for x in found):
-                found.append(node)
+            if isinstance(node, relax.Var):
+                found[node] = None
 
         relax.analysis.post_order_visit(value, look)
-        return found
+        return list(found)
 
     def op(self, var: Any) -> str:
         """Return the operator that computes a variable; empty for anything else."""
@@ -112,14 +112,12 @@ def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
 
 def _product_after(bindings: Bindings, softmax: Any) -> Any:
     """Return the one product whose left operand is made of the weights."""
-    found, todo, seen = [], [softmax], [softmax]
+    found, todo, seen = [], [softmax], {softmax}
     while todo:
         x = todo.pop()
-        for reader in bindings.readers.get(x, []):
+        for reader in (y for y in bindings.readers.get(x, []) if y not in seen):
+            seen.add(reader)
             name = bindings.op(reader)
-            if any(reader.same_as(y) for y in seen):
-                continue
-            seen.append(reader)
             if name == PRODUCT and bindings.values[reader].args[0].same_as(x):
                 found.append(reader)
             elif name in INDEX_ARITHMETIC:
@@ -132,18 +130,16 @@ def _product_after(bindings: Bindings, softmax: Any) -> Any:
 def _product_before(bindings: Bindings, softmax: Any) -> Any:
     """Return the one product of the scores, told by its last two dimensions."""
     size = _shape(softmax)[-2:]
-    found: list[Any] = []
-    todo, seen = [softmax], [softmax]
+    found, todo, seen = [], [softmax], {softmax}
     while todo:
         for x in bindings.arguments(bindings.values[todo.pop()]):
-            if x not in bindings.values or any(x.same_as(y) for y in seen):
+            if x in seen or x not in bindings.values:
                 continue
-            seen.append(x)
-            if bindings.op(x) == PRODUCT:
-                if tvm_ffi.structural_equal(_shape(x)[-2:], size):
-                    found.append(x)
-            else:
+            seen.add(x)
+            if bindings.op(x) != PRODUCT:
                 todo.append(x)
+            elif tvm_ffi.structural_equal(_shape(x)[-2:], size):
+                found.append(x)
     return found[0] if len(found) == 1 else None
 
 
@@ -162,7 +158,7 @@ class _Outliner:
         self.copies: dict[Any, Any] = {}
         self.inputs: list[tuple[Any, Any, str]] = []
         self.depends: dict[Any, bool] = {}
-        self.moved: list[Any] = []  # what operands go through
+        self.moved: set[Any] = set()  # what operands go through
 
     def outline(self) -> OutlinedAttention | None:
         """Return the function, None where operands have no common type of 16 bits."""
@@ -171,12 +167,11 @@ class _Outliner:
         half = self._operand_type(operands)
         if half is None:
             return None
-        sources = [self._source(x) for x in operands]
-        self.moved = [y for x in operands for y in (x, *self._chain(x))]
+        sources = {self._source(x) for x in operands}
+        self.moved = {y for x in operands for y in (x, *self._chain(x))}
         leaves = self._leaves()
         for x in leaves:
-            is_operand = any(x.same_as(y) for y in sources)
-            dtype = half if is_operand else str(x.ty.dtype)
+            dtype = half if x in sources else str(x.ty.dtype)
             shape = relax.ShapeExpr(_shape(x))
             param = relax.Var(f"p{len(self.inputs)}", relax.TensorType(shape, dtype))
             self.inputs.append((param, x, dtype))
@@ -191,7 +186,7 @@ class _Outliner:
         return OutlinedAttention(self.builder.get(), tuple(self.inputs), self.result)
 
     def _result(self) -> Any:
-        """Follow the weighted values as long as they are moved or cast alone; views stay outside."""
+        """Follow the weighted values as long as they are moved or cast; views stay outside."""
         var = last = self.after
         while True:
             readers = self.bindings.readers.get(var, [])
@@ -225,7 +220,8 @@ class _Outliner:
 
     def _moved(self, var: Any) -> Any:
         """Return the tensor that an operand moves or scales, None for a source."""
-        name, value = self.bindings.op(var), self.bindings.values.get(var)
+        name = self.bindings.op(var)
+        value: Any = self.bindings.values.get(var)
         if name in MOVES:
             return value.args[0] if isinstance(value.args[0], relax.Var) else None
         if name in SCALES and self.bindings.constant(value.args[1]) is not None:
@@ -242,28 +238,23 @@ class _Outliner:
         return chain[-1]
 
     def _leaves(self) -> list[Any]:
-        """Return the tensors that the function reads, in the order in which it meets them."""
-        found: list[Any] = []
-        seen: list[Any] = []
+        """Return the tensors that the function reads, operands first."""
+        operands = [x for y in (self.before, self.after) for x in self._operands_of(y)]
+        found: dict[Any, None] = dict.fromkeys(self._source(x) for x in operands)
+        seen: set[Any] = set(found)
 
         def look(var: Any) -> None:
-            if any(var.same_as(x) for x in seen):
+            if var in seen:
                 return
-            seen.append(var)
+            seen.add(var)
             if self._is_leaf(var):
-                found.append(var)
+                found[var] = None
                 return
-            value = self.bindings.values[var]
-            for x in self.bindings.arguments(value):
+            for x in self.bindings.arguments(self.bindings.values[var]):
                 look(x)
 
-        for x in (self.before, self.after):
-            for operand in self._operands_of(x):
-                seen.append(source := self._source(operand))
-                if not any(source.same_as(y) for y in found):
-                    found.append(source)
         look(self.result)
-        return found
+        return list(found)
 
     def _operands_of(self, product: Any) -> list[Any]:
         args = self.bindings.values[product].args
@@ -280,7 +271,7 @@ class _Outliner:
             return False
         if isinstance(self.bindings.values[var], relax.Tuple):
             return False
-        if any(var.same_as(x) for x in self.moved):
+        if var in self.moved:
             return False
         name = self.bindings.op(var)
         is_moved_bias = name in LAYOUTS and "float" in str(var.ty.dtype)
@@ -288,14 +279,10 @@ class _Outliner:
 
     def _depends_on_scores(self, var: Any) -> bool:
         if var not in self.depends:
-            inner = (
-                self.bindings.arguments(self.bindings.values[var])
-                if (var in self.bindings.values)
-                else []
-            )
-            self.depends[var] = var.same_as(self.before) or any(
-                self._depends_on_scores(x) for x in inner
-            )
+            value = self.bindings.values.get(var)
+            inner = [] if value is None else self.bindings.arguments(value)
+            is_product = bool(var.same_as(self.before))
+            self.depends[var] = is_product or any(map(self._depends_on_scores, inner))
         return self.depends[var]
 
     def _copy(self, var: Any) -> Any:

@@ -19,6 +19,7 @@ Leaves: functions for `dlight.Attention`, opaque to FuseOps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -49,6 +50,14 @@ class JoinAttention:
         return rewrite_functions(mod, _Attentions(mod))
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """A function of attention, and the places of its arguments among an attention's inputs."""
+
+    function: Any
+    places: list[int]
+
+
 @mutator
 class _Attentions(PyExprMutator):  # type: ignore[misc]
     """Replaces the result of each attention."""
@@ -58,7 +67,7 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.found: dict[Any, OutlinedAttention] = {}
-        self.added: list[tuple[Any, Any]] = []
+        self.known: list[tuple[Any, _Joined | None]] = []
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Look for attention in a function before its bindings are visited."""
@@ -82,23 +91,15 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def _joined(self, outlined: OutlinedAttention) -> Any:
         """Return a call of the outlined function, None where it is not recognised."""
-        legal = relax.transform.LegalizeOps(LEGALIZERS)(outlined.mod)
-        legal = relax.transform.CanonicalizeBindings()(legal)
-        body = legal["main"].body
-        calls = list(body.blocks[0].bindings)
-        if not all(is_plain_call(legal, x) for x in calls):
+        made = self._once(outlined.mod["main"], lambda: _fused(outlined.mod))
+        if made is None:
             return None
-        group = CallGroup(tuple(calls), (calls[-1].var,))
         args = []
-        func = self._function(lambda: fuse_group(legal, group))
-        if func is None:
-            return None
-        params = dict(zip(legal["main"].params, outlined.inputs, strict=True))
-        for x in group.inputs:
-            given, dtype = self.visit_expr(params[x][1]), params[x][2]
+        for _, x, dtype in (outlined.inputs[i] for i in made.places):
+            given = self.visit_expr(x)
             narrow = str(given.ty.dtype) != dtype
             args.append(self.builder_.emit(relax.op.astype(given, dtype)) if narrow else given)
-        return relax.call_tir(func, args, outlined.result.ty)
+        return relax.call_tir(made.function, args, outlined.result.ty)
 
     def _of_operator(self, call: Any) -> Any:
         """Return a call of an operator's function."""
@@ -110,22 +111,37 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
             builder.emit_func_output(made)
         mod = builder.get()
         (func,) = (x for x in mod.functions.values() if isinstance(x, tirx.PrimFunc))
-        called = self._function(lambda: func)
-        return None if called is None else relax.call_tir(called, args, call.ty)
+        called = self._once(func, lambda: (func, list(range(len(args)))))
+        return None if called is None else relax.call_tir(called.function, args, call.ty)
 
-    def _function(self, make: Callable[[], tirx.PrimFunc]) -> Any:
-        """Add a function to the module, the same one for equal ones; None if it is no attention."""
+    def _once(self, key: Any, make: Callable[[], tuple[Any, list[int]] | None]) -> _Joined | None:
+        """Add a function to the module, the same one for equal keys; None if it is no attention."""
+        for known, joined in self.known:
+            if tvm_ffi.structural_equal(known, key):
+                return joined
+        joined = None
         try:
-            func = make()
-            recognize(func)
-        except (HopperError, *TVM_ERRORS):  # calls stay as they are
-            return None
-        func = func.with_attr("op_pattern", OPAQUE)
-        for known, gv in self.added:
-            if tvm_ffi.structural_equal(known, func):
-                return gv
-        self.added.append((func, self.builder_.add_func(func, NAME)))
-        return self.added[-1][1]
+            made = make()
+            if made is not None:
+                recognize(made[0])
+                func = made[0].with_attr("op_pattern", OPAQUE)
+                joined = _Joined(self.builder_.add_func(func, NAME), made[1])
+        except (HopperError, *TVM_ERRORS):
+            pass  # calls stay as they are
+        self.known.append((key, joined))
+        return joined
+
+
+def _fused(mod: tvm.IRModule) -> tuple[tirx.PrimFunc, list[int]] | None:
+    """Return "main" as one function in plain loops, and which parameters that has."""
+    legal = relax.transform.LegalizeOps(LEGALIZERS)(mod)
+    legal = relax.transform.CanonicalizeBindings()(legal)
+    calls = list(legal["main"].body.blocks[0].bindings)
+    if not all(is_plain_call(legal, x) for x in calls):
+        return None
+    group = CallGroup(tuple(calls), (calls[-1].var,))
+    params = list(legal["main"].params)
+    return fuse_group(legal, group), [params.index(x) for x in group.inputs]
 
 
 def _arange(builder: relax.BlockBuilder, call: relax.Call) -> Any:

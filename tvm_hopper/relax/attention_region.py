@@ -18,6 +18,8 @@ from tvm.ir.expr import GenericConst
 
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 
+TENSORS = (relax.TensorType, relax.TupleType)
+OPERATORS = ("attention", "attention_bias")
 RESHAPE, CAST, PRODUCT, SOFTMAX = "reshape", "astype", "matmul", "softmax"
 # What an operand may go through in a kernel: it is read where it lies.
 MOVES = {
@@ -74,7 +76,7 @@ class Bindings:
         found: dict[Any, None] = {}
 
         def look(node: Any) -> None:
-            if isinstance(node, relax.Var):
+            if isinstance(node, relax.Var) and isinstance(node.ty, TENSORS):  # not an extent
                 found[node] = None
 
         relax.analysis.post_order_visit(value, look)
@@ -96,18 +98,23 @@ class Bindings:
 
 
 def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
-    """Outline each softmax along the last axis between two products."""
+    """Outline each attention operator, and each softmax along the last axis between products."""
     bindings = Bindings(func)
-    for var in [x for x in bindings.values if bindings.op(x) == SOFTMAX]:
-        rank = len(_shape(var))
-        if int(bindings.values[var].attrs.axis) not in (-1, rank - 1):
+    for var in list(bindings.values):
+        name = bindings.op(var)
+        if name in OPERATORS:
+            yield _Outliner(bindings, var, var).outline()
+        if name != SOFTMAX or int(bindings.values[var].attrs.axis) not in (
+            -1,
+            len(_shape(var)) - 1,
+        ):
             continue
         after, before = _product_after(bindings, var), _product_before(bindings, var)
         if after is None or before is None:
             continue
-        outlined = _Outliner(bindings, before, after).outline()
-        if outlined is not None:
-            yield outlined
+        outliner = _Outliner(bindings, before, after)
+        if outliner.half is not None:
+            yield outliner.outline()
 
 
 def _product_after(bindings: Bindings, softmax: Any) -> Any:
@@ -153,25 +160,22 @@ class _Outliner:
     def __init__(self, bindings: Bindings, before: Any, after: Any) -> None:
         self.bindings, self.before, self.after = bindings, before, after
         self.result = self._result()
-        self.dtypes: dict[Any, str] = {}  # of operands
+        self.operands = [x for y in {before: 0, after: 0} for x in self._operands_of(y)]
+        self.half = self._operand_type()
         self.builder = relax.BlockBuilder()
         self.copies: dict[Any, Any] = {}
         self.inputs: list[tuple[Any, Any, str]] = []
         self.depends: dict[Any, bool] = {}
         self.moved: set[Any] = set()  # what operands go through
 
-    def outline(self) -> OutlinedAttention | None:
-        """Return the function, None where operands have no common type of 16 bits."""
-        values, products = (self.bindings.values[x] for x in (self.after, self.before))
-        operands = [*products.args, values.args[1]]
-        half = self._operand_type(operands)
-        if half is None:
-            return None
-        sources = {self._source(x) for x in operands}
-        self.moved = {y for x in operands for y in (x, *self._chain(x))}
-        leaves = self._leaves()
-        for x in leaves:
-            dtype = half if x in sources else str(x.ty.dtype)
+    def outline(self) -> OutlinedAttention:
+        """Return the function, with operands of the type of 16 bits if there is one."""
+        self.moved = {y for x in self.operands for y in (x, *self._chain(x))}
+        sources = {self._source(x) for x in self.operands}
+        for x in self._leaves():
+            dtype = str(x.ty.dtype)
+            if x in sources and self.half is not None:
+                dtype = self.half
             shape = relax.ShapeExpr(_shape(x))
             param = relax.Var(f"p{len(self.inputs)}", relax.TensorType(shape, dtype))
             self.inputs.append((param, x, dtype))
@@ -197,7 +201,7 @@ class _Outliner:
             if self.bindings.op(var) != RESHAPE:
                 last = var
 
-    def _operand_type(self, operands: list[Any]) -> str | None:
+    def _operand_type(self) -> str | None:
         """Return the type of 16 bits that operands have or are cast to, or the weights or result.
 
         None where there is no such type, or several.
@@ -206,7 +210,7 @@ class _Outliner:
         others = [str(x.ty.dtype) for x in (*weights, self.result)]
         found = {
             next((y for y in (*types, *others) if y in HALF_DTYPES), "")
-            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in operands)
+            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in self.operands)
         }
         return found.pop() if len(found) == 1 and "" not in found else None
 
@@ -239,8 +243,7 @@ class _Outliner:
 
     def _leaves(self) -> list[Any]:
         """Return the tensors that the function reads, operands first."""
-        operands = [x for y in (self.before, self.after) for x in self._operands_of(y)]
-        found: dict[Any, None] = dict.fromkeys(self._source(x) for x in operands)
+        found: dict[Any, None] = dict.fromkeys(self._source(x) for x in self.operands)
         seen: set[Any] = set(found)
 
         def look(var: Any) -> None:
@@ -256,9 +259,11 @@ class _Outliner:
         look(self.result)
         return list(found)
 
-    def _operands_of(self, product: Any) -> list[Any]:
-        args = self.bindings.values[product].args
-        return [args[1]] if product.same_as(self.after) else list(args)
+    def _operands_of(self, var: Any) -> list[Any]:
+        args = list(self.bindings.values[var].args)
+        if self.bindings.op(var) in OPERATORS:
+            return args[:3]
+        return args[1:] if var.same_as(self.after) else args
 
     def _is_leaf(self, var: Any) -> bool:
         """Tell a tensor that the function reads: not a score, and not computed from indices.
@@ -298,7 +303,7 @@ class _Outliner:
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, relax.Var):
-            return self._copy(value)
+            return self._copy(value) if isinstance(value.ty, TENSORS) else value
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._copied(x) for x in value.fields])
         if not isinstance(value, relax.Call):

@@ -18,7 +18,6 @@ Leaves: functions for `dlight.Attention`, opaque to FuseOps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +31,8 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.schedule.attention.recognize import recognize
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .attention_operators import OPERATORS, attention_loops
-from .attention_region import OutlinedAttention, find_attentions
+from .attention_operators import attention_loops
+from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
 from .simplify_operands import rewrite_functions
 
@@ -76,11 +75,8 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Call the function of an attention for its result."""
-        value, made = binding.value, None
-        if binding.var in self.found:
-            made = self._joined(self.found[binding.var])
-        elif isinstance(value, relax.Call) and value.op in OPERATORS:
-            made = self._of_operator(value)
+        outlined = self.found.get(binding.var)
+        made = None if outlined is None else self._joined(outlined)
         if made is None:
             super().visit_var_binding_(binding)
             return
@@ -91,7 +87,7 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def _joined(self, outlined: OutlinedAttention) -> Any:
         """Return a call of the outlined function, None where it is not recognised."""
-        made = self._once(outlined.mod["main"], lambda: _fused(outlined.mod))
+        made = self._function(outlined.mod)
         if made is None:
             return None
         args = []
@@ -101,34 +97,21 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
             args.append(self.builder_.emit(relax.op.astype(given, dtype)) if narrow else given)
         return relax.call_tir(made.function, args, outlined.result.ty)
 
-    def _of_operator(self, call: Any) -> Any:
-        """Return a call of an operator's function."""
-        args = [self.visit_expr(x) for x in call.args]
-        builder = relax.BlockBuilder()
-        params = [relax.Var(f"p{i}", x.ty) for i, x in enumerate(args)]
-        with builder.function("main", params):
-            made = builder.emit_te(lambda *x: attention_loops(call, *x), *params)
-            builder.emit_func_output(made)
-        mod = builder.get()
-        (func,) = (x for x in mod.functions.values() if isinstance(x, tirx.PrimFunc))
-        called = self._once(func, lambda: (func, list(range(len(args)))))
-        return None if called is None else relax.call_tir(called.function, args, call.ty)
-
-    def _once(self, key: Any, make: Callable[[], tuple[Any, list[int]] | None]) -> _Joined | None:
-        """Add a function to the module, the same one for equal keys; None if it is no attention."""
+    def _function(self, mod: tvm.IRModule) -> _Joined | None:
+        """Add a function to the model, the same one for equal ones; None if it is no attention."""
         for known, joined in self.known:
-            if tvm_ffi.structural_equal(known, key):
+            if tvm_ffi.structural_equal(known, mod["main"]):
                 return joined
         joined = None
         try:
-            made = make()
+            made = _fused(mod)
             if made is not None:
                 recognize(made[0])
                 func = made[0].with_attr("op_pattern", OPAQUE)
                 joined = _Joined(self.builder_.add_func(func, NAME), made[1])
         except (HopperError, *TVM_ERRORS):
             pass  # calls stay as they are
-        self.known.append((key, joined))
+        self.known.append((mod["main"], joined))
         return joined
 
 
@@ -176,4 +159,12 @@ def _filled(value: float, dtype: str) -> Any:
     return te.compute((), lambda: tirx.const(value, dtype), "constant")
 
 
-LEGALIZERS = {"relax.arange": _arange, "relax.where": _where}
+def _attention(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    return builder.call_te(lambda *x: attention_loops(call.attrs, *x), *call.args)
+
+
+LEGALIZERS = {
+    "relax.arange": _arange,
+    "relax.where": _where,
+    **{f"relax.nn.{x}": _attention for x in OPERATORS},
+}

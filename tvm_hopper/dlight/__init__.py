@@ -9,6 +9,7 @@ dl.ApplyDefaultSchedule(
 )(mod)
 """
 
+from .attention import AttentionRule as Attention
 from .collection import rules, stock
 from .decisions import Decision, by_name
 from .memory_bound import ColumnReductionRule as ColumnReduction
@@ -17,6 +18,7 @@ from .memory_bound import RowReductionRule as RowReduction
 from .product import MatmulRule as Matmul
 
 __all__ = [
+    "Attention",
     "ColumnReduction",
     "Decision",
     "Matmul",

@@ -13,23 +13,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from tvm_hopper import ir
 
-OPERATORS = tuple(tvm.ir.Op.get(f"relax.nn.{x}") for x in ("attention", "attention_bias"))
 SUM = "float32"
 CAUSAL = ("TopLeft", "BottomRight")
 
 
-def attention_loops(call: Any, *tensors: Any) -> Any:
+def attention_loops(attrs: Any, *tensors: Any) -> Any:
     """Return the result of an operator as a tensor of te.
 
     Parameters
     ----------
-    call : Call
-        The operator, for its attributes.
+    attrs : Attrs
+        Of the operator: scale, causal_mask, window_size.
     tensors : Tensor
         Queries, keys and values of [batch, length, heads, width], and a bias if there is one. Each
         head of keys serves as many heads of queries.
@@ -38,7 +36,6 @@ def attention_loops(call: Any, *tensors: Any) -> Any:
     batch, rows, heads, width = q.shape
     keys, shared = k.shape[1], tirx.floordiv(heads, k.shape[2])
     whole = (batch, heads, rows, keys)
-    attrs = call.attrs
     scale = 1 / math.sqrt(int(width)) if attrs.scale is None else float(attrs.scale.value)
     causal = None if attrs.causal_mask is None else str(attrs.causal_mask)
     window = None if attrs.window_size is None else int(attrs.window_size)

@@ -18,6 +18,8 @@ from tvm.ir.expr import GenericConst
 
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 
+TENSORS = (relax.TensorType, relax.TupleType)
+OPERATORS = ("attention", "attention_bias")
 RESHAPE, CAST, PRODUCT, SOFTMAX = "reshape", "astype", "matmul", "softmax"
 # What an operand may go through in a kernel: it is read where it lies.
 MOVES = {
@@ -71,14 +73,14 @@ class Bindings:
 
     def arguments(self, value: Any) -> list[Any]:
         """Return the variables that a value is made of, each once."""
-        found: list[Any] = []
+        found: dict[Any, None] = {}
 
         def look(node: Any) -> None:
-            if isinstance(node, relax.Var) and not any(node.same_as(x) for x in found):
-                found.append(node)
+            if isinstance(node, relax.Var) and isinstance(node.ty, TENSORS):  # not an extent
+                found[node] = None
 
         relax.analysis.post_order_visit(value, look)
-        return found
+        return list(found)
 
     def op(self, var: Any) -> str:
         """Return the operator that computes a variable; empty for anything else."""
@@ -96,30 +98,33 @@ class Bindings:
 
 
 def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
-    """Outline each softmax along the last axis between two products."""
+    """Outline each attention operator, and each softmax along the last axis between products."""
     bindings = Bindings(func)
-    for var in [x for x in bindings.values if bindings.op(x) == SOFTMAX]:
-        rank = len(_shape(var))
-        if int(bindings.values[var].attrs.axis) not in (-1, rank - 1):
+    for var in list(bindings.values):
+        name = bindings.op(var)
+        if name in OPERATORS:
+            yield _Outliner(bindings, var, var).outline()
+        if name != SOFTMAX or int(bindings.values[var].attrs.axis) not in (
+            -1,
+            len(_shape(var)) - 1,
+        ):
             continue
         after, before = _product_after(bindings, var), _product_before(bindings, var)
         if after is None or before is None:
             continue
-        outlined = _Outliner(bindings, before, after).outline()
-        if outlined is not None:
-            yield outlined
+        outliner = _Outliner(bindings, before, after)
+        if outliner.half is not None:
+            yield outliner.outline()
 
 
 def _product_after(bindings: Bindings, softmax: Any) -> Any:
     """Return the one product whose left operand is made of the weights."""
-    found, todo, seen = [], [softmax], [softmax]
+    found, todo, seen = [], [softmax], {softmax}
     while todo:
         x = todo.pop()
-        for reader in bindings.readers.get(x, []):
+        for reader in (y for y in bindings.readers.get(x, []) if y not in seen):
+            seen.add(reader)
             name = bindings.op(reader)
-            if any(reader.same_as(y) for y in seen):
-                continue
-            seen.append(reader)
             if name == PRODUCT and bindings.values[reader].args[0].same_as(x):
                 found.append(reader)
             elif name in INDEX_ARITHMETIC:
@@ -132,18 +137,16 @@ def _product_after(bindings: Bindings, softmax: Any) -> Any:
 def _product_before(bindings: Bindings, softmax: Any) -> Any:
     """Return the one product of the scores, told by its last two dimensions."""
     size = _shape(softmax)[-2:]
-    found: list[Any] = []
-    todo, seen = [softmax], [softmax]
+    found, todo, seen = [], [softmax], {softmax}
     while todo:
         for x in bindings.arguments(bindings.values[todo.pop()]):
-            if x not in bindings.values or any(x.same_as(y) for y in seen):
+            if x in seen or x not in bindings.values:
                 continue
-            seen.append(x)
-            if bindings.op(x) == PRODUCT:
-                if tvm_ffi.structural_equal(_shape(x)[-2:], size):
-                    found.append(x)
-            else:
+            seen.add(x)
+            if bindings.op(x) != PRODUCT:
                 todo.append(x)
+            elif tvm_ffi.structural_equal(_shape(x)[-2:], size):
+                found.append(x)
     return found[0] if len(found) == 1 else None
 
 
@@ -157,26 +160,22 @@ class _Outliner:
     def __init__(self, bindings: Bindings, before: Any, after: Any) -> None:
         self.bindings, self.before, self.after = bindings, before, after
         self.result = self._result()
-        self.dtypes: dict[Any, str] = {}  # of operands
+        self.operands = [x for y in {before: 0, after: 0} for x in self._operands_of(y)]
+        self.half = self._operand_type()
         self.builder = relax.BlockBuilder()
         self.copies: dict[Any, Any] = {}
         self.inputs: list[tuple[Any, Any, str]] = []
         self.depends: dict[Any, bool] = {}
-        self.moved: list[Any] = []  # what operands go through
+        self.moved: set[Any] = set()  # what operands go through
 
-    def outline(self) -> OutlinedAttention | None:
-        """Return the function, None where operands have no common type of 16 bits."""
-        values, products = (self.bindings.values[x] for x in (self.after, self.before))
-        operands = [*products.args, values.args[1]]
-        half = self._operand_type(operands)
-        if half is None:
-            return None
-        sources = [self._source(x) for x in operands]
-        self.moved = [y for x in operands for y in (x, *self._chain(x))]
-        leaves = self._leaves()
-        for x in leaves:
-            is_operand = any(x.same_as(y) for y in sources)
-            dtype = half if is_operand else str(x.ty.dtype)
+    def outline(self) -> OutlinedAttention:
+        """Return the function, with operands of the type of 16 bits if there is one."""
+        self.moved = {y for x in self.operands for y in (x, *self._chain(x))}
+        sources = {self._source(x) for x in self.operands}
+        for x in self._leaves():
+            dtype = str(x.ty.dtype)
+            if x in sources and self.half is not None:
+                dtype = self.half
             shape = relax.ShapeExpr(_shape(x))
             param = relax.Var(f"p{len(self.inputs)}", relax.TensorType(shape, dtype))
             self.inputs.append((param, x, dtype))
@@ -191,7 +190,7 @@ class _Outliner:
         return OutlinedAttention(self.builder.get(), tuple(self.inputs), self.result)
 
     def _result(self) -> Any:
-        """Follow the weighted values as long as they are moved or cast alone; views stay outside."""
+        """Follow the weighted values as long as they are moved or cast; views stay outside."""
         var = last = self.after
         while True:
             readers = self.bindings.readers.get(var, [])
@@ -202,7 +201,7 @@ class _Outliner:
             if self.bindings.op(var) != RESHAPE:
                 last = var
 
-    def _operand_type(self, operands: list[Any]) -> str | None:
+    def _operand_type(self) -> str | None:
         """Return the type of 16 bits that operands have or are cast to, or the weights or result.
 
         None where there is no such type, or several.
@@ -211,7 +210,7 @@ class _Outliner:
         others = [str(x.ty.dtype) for x in (*weights, self.result)]
         found = {
             next((y for y in (*types, *others) if y in HALF_DTYPES), "")
-            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in operands)
+            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in self.operands)
         }
         return found.pop() if len(found) == 1 and "" not in found else None
 
@@ -225,7 +224,8 @@ class _Outliner:
 
     def _moved(self, var: Any) -> Any:
         """Return the tensor that an operand moves or scales, None for a source."""
-        name, value = self.bindings.op(var), self.bindings.values.get(var)
+        name = self.bindings.op(var)
+        value: Any = self.bindings.values.get(var)
         if name in MOVES:
             return value.args[0] if isinstance(value.args[0], relax.Var) else None
         if name in SCALES and self.bindings.constant(value.args[1]) is not None:
@@ -242,32 +242,28 @@ class _Outliner:
         return chain[-1]
 
     def _leaves(self) -> list[Any]:
-        """Return the tensors that the function reads, in the order in which it meets them."""
-        found: list[Any] = []
-        seen: list[Any] = []
+        """Return the tensors that the function reads, operands first."""
+        found: dict[Any, None] = dict.fromkeys(self._source(x) for x in self.operands)
+        seen: set[Any] = set(found)
 
         def look(var: Any) -> None:
-            if any(var.same_as(x) for x in seen):
+            if var in seen:
                 return
-            seen.append(var)
+            seen.add(var)
             if self._is_leaf(var):
-                found.append(var)
+                found[var] = None
                 return
-            value = self.bindings.values[var]
-            for x in self.bindings.arguments(value):
+            for x in self.bindings.arguments(self.bindings.values[var]):
                 look(x)
 
-        for x in (self.before, self.after):
-            for operand in self._operands_of(x):
-                seen.append(source := self._source(operand))
-                if not any(source.same_as(y) for y in found):
-                    found.append(source)
         look(self.result)
-        return found
+        return list(found)
 
-    def _operands_of(self, product: Any) -> list[Any]:
-        args = self.bindings.values[product].args
-        return [args[1]] if product.same_as(self.after) else list(args)
+    def _operands_of(self, var: Any) -> list[Any]:
+        args = list(self.bindings.values[var].args)
+        if self.bindings.op(var) in OPERATORS:
+            return args[:3]
+        return args[1:] if var.same_as(self.after) else args
 
     def _is_leaf(self, var: Any) -> bool:
         """Tell a tensor that the function reads: not a score, and not computed from indices.
@@ -280,7 +276,7 @@ class _Outliner:
             return False
         if isinstance(self.bindings.values[var], relax.Tuple):
             return False
-        if any(var.same_as(x) for x in self.moved):
+        if var in self.moved:
             return False
         name = self.bindings.op(var)
         is_moved_bias = name in LAYOUTS and "float" in str(var.ty.dtype)
@@ -288,14 +284,10 @@ class _Outliner:
 
     def _depends_on_scores(self, var: Any) -> bool:
         if var not in self.depends:
-            inner = (
-                self.bindings.arguments(self.bindings.values[var])
-                if (var in self.bindings.values)
-                else []
-            )
-            self.depends[var] = var.same_as(self.before) or any(
-                self._depends_on_scores(x) for x in inner
-            )
+            value = self.bindings.values.get(var)
+            inner = [] if value is None else self.bindings.arguments(value)
+            is_product = bool(var.same_as(self.before))
+            self.depends[var] = is_product or any(map(self._depends_on_scores, inner))
         return self.depends[var]
 
     def _copy(self, var: Any) -> Any:
@@ -311,7 +303,7 @@ class _Outliner:
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, relax.Var):
-            return self._copy(value)
+            return self._copy(value) if isinstance(value.ty, TENSORS) else value
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._copied(x) for x in value.fields])
         if not isinstance(value, relax.Call):

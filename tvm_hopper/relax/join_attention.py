@@ -18,7 +18,7 @@ Leaves: functions for `dlight.Attention`, opaque to FuseOps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -31,8 +31,8 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.schedule.attention.recognize import recognize
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .attention_operators import OPERATORS, attention_loops
-from .attention_region import OutlinedAttention, find_attentions
+from .attention_operators import attention_loops
+from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
 from .simplify_operands import rewrite_functions
 
@@ -49,6 +49,14 @@ class JoinAttention:
         return rewrite_functions(mod, _Attentions(mod))
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """A function of attention, and the places of its arguments among an attention's inputs."""
+
+    function: Any
+    places: list[int]
+
+
 @mutator
 class _Attentions(PyExprMutator):  # type: ignore[misc]
     """Replaces the result of each attention."""
@@ -58,7 +66,7 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.found: dict[Any, OutlinedAttention] = {}
-        self.added: list[tuple[Any, Any]] = []
+        self.known: list[tuple[Any, _Joined | None]] = []
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Look for attention in a function before its bindings are visited."""
@@ -67,11 +75,8 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Call the function of an attention for its result."""
-        value, made = binding.value, None
-        if binding.var in self.found:
-            made = self._joined(self.found[binding.var])
-        elif isinstance(value, relax.Call) and value.op in OPERATORS:
-            made = self._of_operator(value)
+        outlined = self.found.get(binding.var)
+        made = None if outlined is None else self._joined(outlined)
         if made is None:
             super().visit_var_binding_(binding)
             return
@@ -82,50 +87,44 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def _joined(self, outlined: OutlinedAttention) -> Any:
         """Return a call of the outlined function, None where it is not recognised."""
-        legal = relax.transform.LegalizeOps(LEGALIZERS)(outlined.mod)
-        legal = relax.transform.CanonicalizeBindings()(legal)
-        body = legal["main"].body
-        calls = list(body.blocks[0].bindings)
-        if not all(is_plain_call(legal, x) for x in calls):
+        made = self._function(outlined.mod)
+        if made is None:
             return None
-        group = CallGroup(tuple(calls), (calls[-1].var,))
         args = []
-        func = self._function(lambda: fuse_group(legal, group))
-        if func is None:
-            return None
-        params = dict(zip(legal["main"].params, outlined.inputs, strict=True))
-        for x in group.inputs:
-            given, dtype = self.visit_expr(params[x][1]), params[x][2]
+        for _, x, dtype in (outlined.inputs[i] for i in made.places):
+            given = self.visit_expr(x)
             narrow = str(given.ty.dtype) != dtype
             args.append(self.builder_.emit(relax.op.astype(given, dtype)) if narrow else given)
-        return relax.call_tir(func, args, outlined.result.ty)
+        return relax.call_tir(made.function, args, outlined.result.ty)
 
-    def _of_operator(self, call: Any) -> Any:
-        """Return a call of an operator's function."""
-        args = [self.visit_expr(x) for x in call.args]
-        builder = relax.BlockBuilder()
-        params = [relax.Var(f"p{i}", x.ty) for i, x in enumerate(args)]
-        with builder.function("main", params):
-            made = builder.emit_te(lambda *x: attention_loops(call, *x), *params)
-            builder.emit_func_output(made)
-        mod = builder.get()
-        (func,) = (x for x in mod.functions.values() if isinstance(x, tirx.PrimFunc))
-        called = self._function(lambda: func)
-        return None if called is None else relax.call_tir(called, args, call.ty)
-
-    def _function(self, make: Callable[[], tirx.PrimFunc]) -> Any:
-        """Add a function to the module, the same one for equal ones; None if it is no attention."""
+    def _function(self, mod: tvm.IRModule) -> _Joined | None:
+        """Add a function to the model, the same one for equal ones; None if it is no attention."""
+        for known, joined in self.known:
+            if tvm_ffi.structural_equal(known, mod["main"]):
+                return joined
+        joined = None
         try:
-            func = make()
-            recognize(func)
-        except (HopperError, *TVM_ERRORS):  # calls stay as they are
-            return None
-        func = func.with_attr("op_pattern", OPAQUE)
-        for known, gv in self.added:
-            if tvm_ffi.structural_equal(known, func):
-                return gv
-        self.added.append((func, self.builder_.add_func(func, NAME)))
-        return self.added[-1][1]
+            made = _fused(mod)
+            if made is not None:
+                recognize(made[0])
+                func = made[0].with_attr("op_pattern", OPAQUE)
+                joined = _Joined(self.builder_.add_func(func, NAME), made[1])
+        except (HopperError, *TVM_ERRORS):
+            pass  # calls stay as they are
+        self.known.append((mod["main"], joined))
+        return joined
+
+
+def _fused(mod: tvm.IRModule) -> tuple[tirx.PrimFunc, list[int]] | None:
+    """Return "main" as one function in plain loops, and which parameters that has."""
+    legal = relax.transform.LegalizeOps(LEGALIZERS)(mod)
+    legal = relax.transform.CanonicalizeBindings()(legal)
+    calls = list(legal["main"].body.blocks[0].bindings)
+    if not all(is_plain_call(legal, x) for x in calls):
+        return None
+    group = CallGroup(tuple(calls), (calls[-1].var,))
+    params = list(legal["main"].params)
+    return fuse_group(legal, group), [params.index(x) for x in group.inputs]
 
 
 def _arange(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -160,4 +159,12 @@ def _filled(value: float, dtype: str) -> Any:
     return te.compute((), lambda: tirx.const(value, dtype), "constant")
 
 
-LEGALIZERS = {"relax.arange": _arange, "relax.where": _where}
+def _attention(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    return builder.call_te(lambda *x: attention_loops(call.attrs, *x), *call.args)
+
+
+LEGALIZERS = {
+    "relax.arange": _arange,
+    "relax.where": _where,
+    **{f"relax.nn.{x}": _attention for x in OPERATORS},
+}

@@ -1,0 +1,66 @@
+"""Rule for attention: `hs.online`, then `hs.attention`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import tvm
+from tvm import s_tir
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import HALF_DTYPES
+from tvm_hopper.schedule.arguments import check_type
+from tvm_hopper.schedule.attention.online import online
+from tvm_hopper.schedule.attention.recognize import recognize
+
+from .decisions import Decision
+from .rule import HopperRule
+
+
+class AttentionRule(HopperRule):
+    """One softmax attention a function, on tensor cores.
+
+    Parameters
+    ----------
+    config : AttentionConfig, optional
+        Fixed fields of all configurations.
+    round_weights : bool
+        True: weights multiply values in the values' 16-bit type, also where the program does not
+        round them. False: refuse such functions.
+    decisions : list of Decision, optional
+        List that records each decision.
+
+    Raises
+    ------
+    ScheduleError
+        An argument is illegal.
+    """
+
+    name: ClassVar[str] = "Attention"
+    is_lowered: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        config: Any = None,
+        *,
+        round_weights: bool = True,
+        decisions: list[Decision] | None = None,
+    ) -> None:
+        super().__init__(decisions)
+        check_type(self.name, "round_weights", round_weights, bool, "True, False")
+        self.config, self.round_weights = config, round_weights
+
+    def schedule(self, sch: s_tir.Schedule) -> str:
+        """Schedule the attention of a function."""
+        from tvm_hopper.schedule.attention.apply import attention
+
+        func = sch.mod["main"]
+        found = recognize(func)
+        dtype = ir.dtype_of(found.values)
+        rounds = self.round_weights and dtype in HALF_DTYPES and found.probabilities != dtype
+        form = online(tvm.IRModule({"main": func}), probabilities=dtype if rounds else None)
+        fresh = s_tir.Schedule(form)
+        fresh.work_on("main")
+        attention(fresh, self.config)
+        ir.replace_schedule(sch, fresh)
+        return f"weights in {dtype} instead of {found.probabilities}" if rounds else ""

@@ -15,6 +15,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_EXTENTS
 
+from .attention import AttentionRule
 from .decisions import Decision, crash_text, is_scheduled, name_of
 from .memory_bound import ColumnReductionRule, PointwiseRule, RowReductionRule
 from .product import MatmulRule
@@ -89,7 +90,7 @@ def rules(
     config: Any = None,
     batch_invariant: bool = False,
 ) -> list[ScheduleRule]:
-    """Return all rules in their order: Matmul, RowReduction, ColumnReduction, Pointwise, TVM's.
+    """Return all rules in their order: Attention, Matmul, rows, columns, Pointwise, TVM's.
 
     Parameters
     ----------
@@ -108,7 +109,10 @@ def rules(
         An argument is illegal.
     """
     decisions = [] if decisions is None else decisions
-    kinds = (hs.MatmulConfig, hs.RowReductionConfig, hs.ColumnReductionConfig, hs.PointwiseConfig)
+    kinds = (
+        *(hs.MatmulConfig, hs.AttentionConfig, hs.PointwiseConfig),
+        *(hs.RowReductionConfig, hs.ColumnReductionConfig),
+    )
     if config is not None and not isinstance(config, kinds):
         names = ", ".join(f"hs.{x.__name__}" for x in kinds)
         raise cannot_schedule("rules", f"config={config!r}", f"one of {names} or None")
@@ -116,7 +120,9 @@ def rules(
     rows = config if isinstance(config, hs.RowReductionConfig) else None
     columns = config if isinstance(config, hs.ColumnReductionConfig) else None
     elements = config if isinstance(config, hs.PointwiseConfig) else None
+    attention = config if isinstance(config, hs.AttentionConfig) else None
     return [
+        AttentionRule(attention, round_weights=accumulate is not None, decisions=decisions),
         MatmulRule(
             accumulate,
             classes=classes,

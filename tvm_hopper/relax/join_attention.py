@@ -9,7 +9,7 @@
 So do importers write scaled_dot_product_attention. Each softmax is followed to the product with the
 values, and back to its scores and their product. Steps that only move, scale or repeat operands are
 part of the function, and so are masks made of comparisons of indices: keys are not repeated in
-memory, and no mask is stored. `hs.online` has to recognise the function, else calls stay as they
+memory, and no mask is stored. `dlight.Attention` has to take the function, else calls stay as they
 are. Operators `nn.attention` become such functions, too.
 
 Needs: operators as importers leave them, before TVM legalizes them.
@@ -23,17 +23,18 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, te, tirx, topi
+from tvm import relax, s_tir, te, tirx, topi
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_hopper.dlight.attention import AttentionRule
 from tvm_hopper.errors import HopperError
-from tvm_hopper.schedule.attention.recognize import recognize
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .attention_operators import attention_loops
 from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
+from .options import ModelOptions
 from .simplify_operands import rewrite_functions
 
 NAME = "attention"
@@ -42,11 +43,20 @@ OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.JoinAttention")
 class JoinAttention:
-    """See the module's docstring for the rewrite."""
+    """See the module's docstring for the rewrite.
+
+    Parameters
+    ----------
+    options : ModelOptions, optional
+        Without `accumulate` weights are not rounded where the model does not say so.
+    """
+
+    def __init__(self, options: ModelOptions | None = None) -> None:
+        self.round_weights = options is None or options.accumulate is not None
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attentions of a module."""
-        return rewrite_functions(mod, _Attentions(mod))
+        return rewrite_functions(mod, _Attentions(mod, self.round_weights))
 
 
 @dataclass(frozen=True)
@@ -63,8 +73,9 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     changed = False
 
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, round_weights: bool) -> None:
         super().__init__(mod)
+        self.round_weights = round_weights
         self.found: dict[Any, OutlinedAttention] = {}
         self.known: list[tuple[Any, _Joined | None]] = []
 
@@ -106,7 +117,9 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
         try:
             made = _fused(mod)
             if made is not None:
-                recognize(made[0])
+                AttentionRule(round_weights=self.round_weights).schedule(
+                    s_tir.Schedule(tvm.IRModule({"main": made[0]}))
+                )
                 func = made[0].with_attr("op_pattern", OPAQUE)
                 joined = _Joined(self.builder_.add_func(func, NAME), made[1])
         except (HopperError, *TVM_ERRORS):

@@ -25,6 +25,7 @@ from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
 from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
+from .join_attention import JoinAttention
 from .keep_records import KeepRecords
 from .options import WHERE, ModelOptions, as_options
 from .pad_operands import PadOperands
@@ -44,6 +45,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
+        JoinAttention(options),  # one function, whose scores are never stored
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call

@@ -25,8 +25,8 @@ COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Bounds that rows have, and the store that compares with them.
+class RowBounds:
+    """RowBounds that rows have, and the store that compares with them.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Bounds:
         return ir.make_loop("row", rows, one, unroll=True)
 
 
-def take_bounds(store: ir.BufferStore, column: ir.Var, rows: int) -> Bounds | None:
+def take_bounds(store: ir.BufferStore, column: ir.Var, rows: int) -> RowBounds | None:
     """Find comparisons of a column with what does not change along a row; None if there is none."""
     place, step = ir.Var("place", "int32"), ir.Var("step", "int32")
     registers: list[ir.Var] = []
@@ -77,7 +77,7 @@ def take_bounds(store: ir.BufferStore, column: ir.Var, rows: int) -> Bounds | No
         return type(node)(left, tirx.BufferLoad(bound, [place]))
 
     new = ir.mutate(store, [(kind, compare) for kind in COMPARISONS])
-    return Bounds(new, place, step, tuple(registers), tuple(values)) if values else None
+    return RowBounds(new, place, step, tuple(registers), tuple(values)) if values else None
 
 
 def _along(node: Any, column: ir.Var) -> tuple[int, Any] | None:

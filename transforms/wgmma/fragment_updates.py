@@ -16,7 +16,7 @@ from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
 
 from . import fragment_layout
-from .fragment_bounds import Bounds, take_bounds
+from .fragment_bounds import RowBounds, take_bounds
 from .fragment_loops import PAIR, Fragment, only_if
 from .shared_pair_loads import load_pair
 
@@ -26,7 +26,7 @@ SIDE = 8  # columns that a thread has two neighbours of
 class UpdatedFragment(Fragment):
     """A nest that computes new values of the accumulator, or of a part of it, in its registers."""
 
-    bounds: Bounds | None = None
+    bounds: RowBounds | None = None
 
     def emit(self) -> ir.Stmt:
         """Compute the registers one by one, where what holds for all of them says so."""

@@ -13,7 +13,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests import keys
 
-from .arguments import as_block
+from .arguments import as_block, check_type
 from .products.config import Roles
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -168,6 +168,15 @@ def stages_of_others(sch: s_tir.Schedule, loop: Any, last: Any, late: Sequence[A
         names = ", ".join(str(x.name_hint) for x in blocks)
         raise cannot_schedule(where, f"late products {names}", "statements of the loop itself")
     return [last if is_late else last - 1 for is_late in are_late]
+
+
+def check_in_order(where: str, in_order: Any, late: Sequence[Any], roles: Roles | None) -> bool:
+    """Return whether consumers take turns in an iteration; refuse it where nothing is late."""
+    check_type(where, "in_order", in_order, bool, "a bool")
+    if in_order and (not late or roles is None or roles.consumers < 2):
+        need = "late products of two consumers or more"
+        raise cannot_schedule(where, "in_order=True without them", need)
+    return bool(in_order)
 
 
 def _parts(loop: ir.For) -> list[ir.Stmt]:

@@ -446,11 +446,7 @@ def pipeline(
         _ask(sch, where, loop, keys.REGISTERS, list(roles.registers))
     if wgmma_pending is not None:
         _ask(sch, where, loop, keys.WGMMA_PENDING, wgmma_pending)
-    check_type(where, "in_order", in_order, bool, "a bool")
-    if in_order and (not late or roles is None or roles.consumers < 2):
-        need = "late products of two consumers or more"
-        raise cannot_schedule(where, "in_order=True without them", need)
-    if in_order:
+    if plain_loops.check_in_order(where, in_order, late, roles):
         _ask(sch, where, loop, keys.IN_ORDER, 1)
 
 

@@ -83,7 +83,7 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
 
 
 @dataclass(frozen=True)
-class Form:
+class OnlineForm:
     """The running form of a schedule: its tile, and what was computed."""
 
     name: str
@@ -93,7 +93,7 @@ class Form:
     shape: AttentionShape
 
 
-def find_form(sch: s_tir.Schedule) -> Form:
+def find_form(sch: s_tir.Schedule) -> OnlineForm:
     """Return the one running form of a schedule's module."""
     found = {
         gv.name_hint: func
@@ -127,7 +127,7 @@ def find_form(sch: s_tir.Schedule) -> Form:
     around = ir.find_all(tile, ir.For, lambda x: ir.uses_node(x, step))
     is_masked = any(ir.depends_on(x.extent, own) for x in around)
     shape = AttentionShape(*extents, dtype, is_masked)
-    return Form(name, (rows, keys), parts, weights, shape)
+    return OnlineForm(name, (rows, keys), parts, weights, shape)
 
 
 def _block(func: tirx.PrimFunc, name: str) -> ir.SBlock:
@@ -143,7 +143,9 @@ def _of(tiles: Any, size: int) -> int | None:
     return None if count is None else count * size
 
 
-def _with_tile(sch: s_tir.Schedule, form: Form, config: AttentionConfig) -> s_tir.Schedule | None:
+def _with_tile(
+    sch: s_tir.Schedule, form: OnlineForm, config: AttentionConfig
+) -> s_tir.Schedule | None:
     """Return a schedule of the form that a configuration asks for; None if it is this one."""
     if (form.tile, form.parts) == (config.tile, config.consumers):
         return None

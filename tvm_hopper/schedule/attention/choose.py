@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.schedule.products.config import ARCH
+from tvm_hopper.schedule.products.config import ARCH, CONSUMERS
 from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
 
 from .config import KEY_STEP, AttentionConfig
@@ -72,7 +72,8 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     stages = given.stages or STAGES
     consumers = given.consumers
     if consumers is None and given.tile is not None:
-        consumers = min(given.tile[0] // ROWS, 2)
+        pieces = given.tile[0] // ROWS
+        consumers = max(x for x in CONSUMERS if pieces % x == 0)
     if consumers is None:
         consumers = 1 if shape.rows is not None and shape.rows <= ROWS else 2
     tile = given.tile or (consumers * ROWS, _widest_step(shape, given, consumers, stages))

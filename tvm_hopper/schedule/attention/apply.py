@@ -108,7 +108,11 @@ def find_form(sch: s_tir.Schedule) -> OnlineForm:
     rows, keys, parts = (int(x) for x in func.attrs[ONLINE])
     tile, step = (_block(func, x) for x in ("tile", "step"))
     scores, values = (_block(func, x) for x in ("S", "O"))
-    weights = ir.dtype_of(_block(func, "P").writes[0].source)
+    written = _block(func, "P").writes[0].source
+    if str(written.scope()) == "local":
+        found, fix = f"{name}, scheduled already", "begin with a schedule of the running form"
+        raise cannot_schedule("attention", found, "loops as hs.online leaves them", fix)
+    weights = ir.dtype_of(written)
     if weights not in HALF_DTYPES:
         raise cannot_schedule(
             f"block P of {name}",

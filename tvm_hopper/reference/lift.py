@@ -348,8 +348,9 @@ class Lifter:
             error = largest(*(magnitude(end - rounded) for end in ends))
             error = tirx.Select(around > const(0), error, const(0))  # of an infinity, too
             if self.moves_roundings and fmt.precision < FORMATS["float32"].precision:
-                # both roundings are half a unit, of normal numbers or of subnormal ones
-                unit = const(2 * fmt.roundoff) * magnitude(rounded)
+                # each rounding is half a unit, of normal numbers or of subnormal ones; two of them
+                # are what SECOND_ORDER makes of one
+                unit = const(fmt.roundoff) * magnitude(rounded)
                 error = error + unit + const(fmt.quantum)
         return Number(rounded, self._name(error), dtype, fmt.precision)
 

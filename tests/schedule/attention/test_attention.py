@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir
 
 from tests.schedule.attention.programs import Case, program, reference, shape, values
 from tests.schedule.attention.test_online import CASES, masked
 from tvm_hopper import schedule as hs
+from tvm_hopper.errors import ScheduleError
+from tvm_hopper.schedule.attention.online import ONLINE
 from tvm_hopper.simulation import simulate, verify
 
 H200 = "nvidia/nvidia-h200"
@@ -83,3 +85,143 @@ KERNELS = {
 def test_values(name):
     case, config = KERNELS[name]
     check(case, **config)
+
+
+def test_it_is_verified_against_its_plain_program():
+    """With a mask at the edge, heads that share keys and lengths off tiles."""
+    case = Case(kv=1, d=32, v=24, n=50, m=60, **masked(lambda i, j: j <= i))
+    report = verify(scheduled(case, **SMALL).mod, against=program(case), target=H200)
+    assert report.verdict == "clean"
+    assert report.values.checked
+
+
+# -- what is asked of the loop over keys
+
+
+def stages_of(**config):
+    sch = scheduled(ONE, **SMALL, **config)
+    (keys,) = sch.get_loops(sch.get_sblock("step"))
+    return [int(x) for x in sch.get(keys).annotations["software_pipeline_stage"]]
+
+
+def test_the_second_product_is_one_stage_later_than_the_rest():
+    late, together = stages_of(stages=3), stages_of(stages=3, overlap=False)
+    assert late[:2] == together[:2] == [0, 0]
+    assert set(together[2:]) == {2}
+    assert (set(late[2:-1]), late[-1]) == ({1}, 2)
+
+
+@pytest.mark.parametrize(
+    ("stages", "late", "match"),
+    [
+        (
+            1,
+            ["O_o"],
+            "loop j0: found late products and a last stage 0; need a known number of stag",
+        ),
+        (2, ["K_tile"], "loop j0: found late products K_tile; need statements of the loop itself"),
+        (2, ["out"], "loop j0: found late products out; need statements of the loop itself"),
+    ],
+)
+def test_late_products_that_a_loop_has_not(stages, late, match):
+    sch = scheduled(ONE, **SMALL)
+    (keys,) = sch.get_loops(sch.get_sblock("step"))
+    for note in list(sch.get(keys).annotations):
+        sch.unannotate(keys, note)
+    with pytest.raises(ScheduleError, match=match):
+        hs.pipeline(sch, keys, stages, late=late)
+
+
+# -- refusals
+
+
+def plain_with_the_mark():
+    return program(ONE)["main"].with_attr(ONLINE, [64, 32, 1])
+
+
+def two_forms():
+    func = hs.online(program(ONE))["main"]
+    return tvm.IRModule({"main": func, "other": func.with_attr("global_symbol", "other")})
+
+
+def of_unknown_origin():
+    return hs.online(program(ONE))["main"].with_attr("other", 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (
+            lambda: program(ONE),
+            "found no running form; need one function that hs.online made; make",
+        ),
+        (two_forms, "attention: found main, other; need one function that hs.online made"),
+        (plain_with_the_mark, "found 0 of them; need one block tile of the running form; schedule"),
+        (
+            of_unknown_origin,
+            r"found a form of tile=\(128, 128\), parts=2; need that of hs.online\(",
+        ),
+        (
+            lambda: hs.online(program(CASES["unrounded"])),
+            "block P of main: found weights of float32, as the program multiplies them; need float1"
+            '6 or bfloat16; allow this rounding: hs.online.mod, probabilities="float16"',
+        ),
+        (
+            lambda: hs.online(program(replace(ONE, v=512))),
+            "attention: found head dimensions 64 and 512; need a sum, scores and weights",
+        ),
+    ],
+)
+def test_refused_programs(make, match):
+    sch = s_tir.Schedule(make())
+    before = sch.mod
+    with pytest.raises(ScheduleError, match=match):
+        hs.attention(sch, hs.AttentionConfig(tile=(64, 32)) if "parts=2" in match else None)
+    assert sch.mod.same_as(before)
+
+
+def test_a_form_that_is_scheduled_already():
+    sch = scheduled(ONE, **SMALL)
+    found = r"found a form of tile=\(64, 32\), parts=1, scheduled already; need that of hs.online"
+    with pytest.raises(ScheduleError, match=found + r"\(mod, tile=\(128, 32\), parts=2\); begin"):
+        hs.attention(sch, hs.AttentionConfig(tile=(128, 32)))
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        (
+            {"tile": (128,)},
+            r"found tile=\(128,\); need query rows of a thread block and keys of a s",
+        ),
+        ({"tile": (100, 32)}, r"tile=\(100, 32\); need rows, a multiple of 64, and keys, a multi"),
+        (
+            {"tile": (64, 24)},
+            r"tile=\(64, 24\); need rows, a multiple of 64, and keys, a multiple of 16",
+        ),
+        ({"tile": (64, 32), "consumers": 2}, "need rows, a multiple of 128, and keys"),
+        (
+            {"stages": 1, "overlap": True},
+            "found overlap=True with stages=1; need two slots or more",
+        ),
+        ({"stages": 0}, "attention config: found stages=0; need 1 or more"),
+        ({"consumers": 4}, "attention config: found consumers=4; need at most 3"),
+        ({"overlap": 2}, "attention config: found overlap=2; need a bool or None"),
+        ({"registers": (24, 128)}, "found consumer registers 128; need at least the 168"),
+        (
+            {"tile": (128, 512)},
+            r"tile=\(128, 512\) and 2 stages of head dimensions 64 and 64: 279552 bytes of shared "
+            "memory; need at most 232448; choose fewer keys, rows or stages",
+        ),
+        ({"tile": (128, 256)}, "and P_local of 64x256: 2.. registers a thread; need at most"),
+    ],
+)
+def test_refused_configurations(config, match):
+    with pytest.raises(ScheduleError, match=match):
+        scheduled(ONE, **config)
+
+
+def test_refused_calls():
+    sch = s_tir.Schedule(hs.online(program(ONE)))
+    with pytest.raises(ScheduleError, match="attention: found config=3; need an"):
+        hs.attention(sch, 3)

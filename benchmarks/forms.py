@@ -19,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,14 +238,19 @@ def row_of(problem: FormProblem, path: str, repeats: int) -> dict[str, Any]:
 
 
 def rows(
-    chosen: list[FormProblem], workers: int, repeats: int, until: float
+    chosen: Sequence[Any],
+    workers: int,
+    repeats: int,
+    until: float,
+    build: Callable[[Any, str], None] = build_library,
+    time_one: Callable[[Any, str, int], dict[str, Any]] = row_of,
 ) -> Iterator[dict[str, Any]]:
     """Build problems, then check and time them one by one; a refusal is a row of its own."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         paths = [str(Path(folder) / f"{i}.so") for i in range(len(chosen))]
         with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
-            jobs = list(map(pool.submit, [build_library] * len(chosen), chosen, paths))
+            jobs = list(map(pool.submit, [build] * len(chosen), chosen, paths))
             concurrent.futures.wait(jobs)
         register()
         for problem, path, job in zip(chosen, paths, jobs, strict=True):
@@ -254,7 +259,7 @@ def rows(
                 return
             try:
                 job.result()
-                yield row_of(problem, path, repeats)
+                yield time_one(problem, path, repeats)
             except Exception as error:  # one bad problem must not hide the others' figures
                 text = (str(error).strip().splitlines() or [""])[-1]
                 yield {"problem": problem.name, "message": f"{type(error).__name__}: {text[:300]}"}
@@ -265,19 +270,22 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     table = []
     for form in FORMS:
         own = [x for x in found if _form_of(x["problem"]) == form]
-        ratios = sorted(x["ratio"] for x in own if "ratio" in x)
-        if not own:
-            continue
-        row: dict[str, Any] = {"form": form, "problems": len(own), "refused or failed": 0}
-        row["refused or failed"] = len(own) - len(ratios)
-        row["wrong"] = sum(x.get("error of its bound", 0) > 1 for x in own)
-        if ratios:
-            logarithms = [math.log(min(x, CLIP)) for x in ratios]
-            row["geometric mean"] = round(math.exp(statistics.fmean(logarithms)), 3)
-            row["5th percentile"] = round(percentile(ratios, 5), 3)
-            row["least"] = ratios[0]
-        table.append(row)
+        if own:
+            table.append({"form": form, **distribution(own)})
     return table
+
+
+def distribution(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the ratios of some problems are distributed."""
+    ratios = sorted(x["ratio"] for x in found if "ratio" in x)
+    row: dict[str, Any] = {"problems": len(found), "refused or failed": len(found) - len(ratios)}
+    row["wrong"] = sum(x.get("error of its bound", 0) > 1 for x in found)
+    if ratios:
+        logarithms = [math.log(min(x, CLIP)) for x in ratios]
+        row["geometric mean"] = round(math.exp(statistics.fmean(logarithms)), 3)
+        row["5th percentile"] = round(percentile(ratios, 5), 3)
+        row["least"] = ratios[0]
+    return row
 
 
 def _form_of(name: str) -> str:

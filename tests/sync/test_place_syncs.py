@@ -274,10 +274,25 @@ def test_a_ring_with_wgmma_readers() -> None:
     assert found[3, 0] == [Wait(WGMMA), Barrier()]
     assert found[3, 1] == [WaitPhase(RING, 0), MMA_FENCE]
     assert found[3, 2] == [Commit(WGMMA)]
-    # The last three products are one group.
-    assert found[4,] == [*(WaitPhase(RING, ahead) for ahead in range(3)), MMA_FENCE]
+    # Each of the last three products begins once its own operand is there.
+    assert found[4,] == [WaitPhase(RING, 0), MMA_FENCE]
+    for ahead in (1, 2):
+        assert found[4 + ahead,] == [Commit(WGMMA), WaitPhase(RING, ahead), MMA_FENCE]
     assert found[7,] == [Commit(WGMMA), Wait(WGMMA)]
-    assert len(found) == 5
+    assert len(found) == 7
+
+
+@pytest.mark.parametrize(("ahead", "pending"), [(-1, 1), (0, 0)])
+def test_products_of_two_iterations_are_two_groups(ahead: int, pending: int) -> None:
+    """The one of the iteration before multiplies while threads compute on the other's sum."""
+    values = Buffer("values", "shared", 4)
+    late = Step("late", (read(values, ahead), read(ACC2), write(ACC2)), "wgmma")
+    body = loop(mma(ACC, RING), late, use(ACC), use(ACC2), advances=[RING, values])
+    found = placed(body)
+    assert found[0, 2][0] == Commit(WGMMA)
+    assert found[0, 2][1:] == [Wait(WGMMA, num_pending=pending)]
+    assert found.get((0, 1), [None])[0] == (Commit(WGMMA) if pending else None)
+    assert (found.get((0, 3)) == [Wait(WGMMA)]) == bool(pending)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

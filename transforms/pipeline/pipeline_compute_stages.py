@@ -51,6 +51,7 @@ from tvm_hopper.requests.keys import (
     CHANNEL,
     FREE_SLOT,
     HANDED_ON,
+    IN_ORDER,
     LATE,
     RELEASE,
     RESERVED_SLOTS,
@@ -58,6 +59,7 @@ from tvm_hopper.requests.keys import (
 )
 from tvm_hopper.transforms.common.channel import find_calls, is_load, make_call
 
+from .iteration_order import find_order
 from .pipeline_compute_stages_plan import SkewPlan, plan_delayed_statements
 
 Values = Mapping[Any, Any]
@@ -80,8 +82,10 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
         assert not any(map(is_load, parts)), "a producer loads what warp groups multiply"
         at = next(n for n, part in enumerate(rest) if part.same_as(parts[plan.lead - 1])) + 1
         behind = [_about(part, n, _ago(plan, n)) for n, part in later]
-        before = _first_iteration(plan, rest)
-        loop = _without_first(loop)
+        order = find_order(plan.loop, plan.threads)
+        before = _first_iteration(plan, order.around(rest, at - 1, at, is_first=True))
+        rest = order.around([*rest[:at], *behind, *rest[at:]], at - 1, at + len(behind))
+        behind, loop = [], _without_first(loop)
     else:
         at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
         behind = [_in_time(plan, n, part) for n, part in later]
@@ -121,8 +125,8 @@ def _first_iteration(plan: SkewPlan, parts: list[Any]) -> ir.Stmt:
     loop, k = plan.loop, plan.loop.loop_var
     values = {x: ir.substitute(value, {k: loop.min}) for x, value in plan.trips.items()}
     body = ir.seq([_begun(_with_values(x, {k: loop.min, **values})) for x in parts])
-    if ir.static_int(loop.extent) is not None:
-        return body
+    if (known := ir.static_int(loop.extent)) is not None:
+        return body if known else ir.seq()
     return ir.IfThenElse(loop.extent >= ir.cast_like(1, k), body, None)
 
 
@@ -146,10 +150,10 @@ def _begun(part: Any) -> Any:
 
 def _without_first(loop: ir.For) -> ir.For:
     one = ir.cast_like(1, loop.loop_var)
-    start, extent = ir.simplify(loop.min + one), ir.simplify(loop.extent - one)
-    return ir.For(
-        loop.loop_var, start, extent, loop.kind, loop.body, annotations=dict(loop.annotations)
-    )
+    notes = {k: v for k, v in loop.annotations.items() if k != IN_ORDER}
+    left = loop.extent if ir.is_const(loop.extent, 0) else loop.extent - one
+    start, extent = ir.simplify(loop.min + one), ir.simplify(left)
+    return ir.For(loop.loop_var, start, extent, loop.kind, loop.body, annotations=notes)
 
 
 def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.Stmt:

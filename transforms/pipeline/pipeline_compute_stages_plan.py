@@ -38,6 +38,8 @@ class SkewPlan:
         For each channel whose slots are read later: how many iterations.
     released
         For each of them that is given back: the slot of how many iterations ago.
+    threads
+        Of the kernel.
     """
 
     loop: ir.For
@@ -49,6 +51,7 @@ class SkewPlan:
     handed_on: Mapping[ir.Var, int]
     kept: Mapping[int, int]
     released: Mapping[int, int]
+    threads: ir.KernelThreads
 
     @property
     def lead(self) -> int:
@@ -95,7 +98,8 @@ def _plan_loop(kernel: Any, loop: ir.For) -> SkewPlan:
             slots[number] = int(rings[0].shape[0])
     released = _releases(parts, kept, slots)
     channel = channels[next(iter(trips))]
-    return SkewPlan(loop, block, parts, shifts, trips, channel, handed_on, kept, released)
+    threads = ir.threads_of(kernel)
+    return SkewPlan(loop, block, parts, shifts, trips, channel, handed_on, kept, released, threads)
 
 
 def _releases(

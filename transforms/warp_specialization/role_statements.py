@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, NUM_SLOTS
+from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, IN_ORDER, NUM_SLOTS
 from tvm_hopper.transforms.common.channel import find_calls, find_loads, is_load
 
 from .specialize_warps_plan import ROLE_KEYS, RolePlan
@@ -90,6 +90,7 @@ def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) 
         body = share(part.body, keep, plan, is_producer)
         # What has been requested, and by whom, is served; the rest is refused later on.
         served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
+        served |= {IN_ORDER} if is_producer else set()
         notes = {k: v for k, v in part.annotations.items() if k not in served}
         return ir.with_body(part, body, annotations=notes)
     assert isinstance(part, ir.SBlockRealize), "a plan lets copies stand in loops and blocks alone"

@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper import ir
+from tvm_hopper.facts import wgmma
 
 from . import fragment_layout
+from .fragment_bounds import Bounds, take_bounds
 from .fragment_loops import PAIR, Fragment, only_if
 from .shared_pair_loads import load_pair
 
@@ -24,13 +26,42 @@ SIDE = 8  # columns that a thread has two neighbours of
 class UpdatedFragment(Fragment):
     """A nest that computes new values of the accumulator, or of a part of it, in its registers."""
 
+    bounds: Bounds | None = None
+
     def emit(self) -> ir.Stmt:
         """Compute the registers one by one, where what holds for all of them says so."""
         name, written = self.nest.realize.block.name_hint, ir.full_region(self.tile.registers)
         of_all = self.nest.uniform_predicate
         self.nest = self.nest.without(of_all)
-        loops = only_if(ir.conjunction(of_all), self._loops())
-        return ir.opaque_block(name, loops, reads=self._regions(), writes=[written])
+        loops = only_if(ir.conjunction(of_all), ir.seq(self._set_bounds(), self._loops()))
+        bounds = [] if self.bounds is None else list(self.bounds.registers)
+        return ir.opaque_block(
+            name, loops, reads=self._regions(), writes=[written], alloc_buffers=bounds
+        )
+
+    def _set_bounds(self) -> Any:
+        """Compute what columns are compared with, once for each row of a thread."""
+        each = self.nest.rows // fragment_layout.SUBTILE_ROWS * wgmma.ROWS_OF_THREAD
+        self.bounds = take_bounds(self.store, self.nest.column.loop_var, each)
+        if self.bounds is None:
+            return None
+        self.store = self.bounds.store
+
+        def at(place: Any) -> dict[Any, Any]:
+            subtile, h = place // wgmma.ROWS_OF_THREAD, place % wgmma.ROWS_OF_THREAD
+            return self._at(self._row(subtile, h), fragment_layout.column(0, self.lane))
+
+        return self.bounds.set_all(each, at)
+
+    def _element(
+        self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = False
+    ) -> tuple[ir.BufferStore, Any]:
+        new, condition = super()._element(subtile, chunk, g, h, e, anywhere)
+        if self.bounds is None:
+            return new, condition
+        row, column = subtile * wgmma.ROWS_OF_THREAD + h, g * SIDE + e
+        places = {self.bounds.place: row, self.bounds.step: column}
+        return ir.substitute(new, places), condition
 
     def _loops(self) -> ir.Stmt:
         subtiles, groups = self.nest.rows // fragment_layout.SUBTILE_ROWS, self.nest.columns // SIDE

@@ -209,7 +209,8 @@ def _check_room(kernel: ir.For, plans: list[MmaPlan]) -> None:
     consumer = int(list(around[0].annotations[REGISTERS])[-1]) if around else None
     held = [y for x in plans for y in x.held]
     groups = plan.warp_groups * plan.turns
-    budget = registers.accumulator_budget(held, groups, plan.arch, consumer)
+    is_chained = any(isinstance(x.left, TileOperand) for x in plans)
+    budget = registers.accumulator_budget(held, groups, plan.arch, consumer, is_chained)
     if not budget.fits:
         tiles = [f"an accumulator of {x.m}x{x.n}" for x in plans]
         for tile in (y for x in plans for y in x.computed):

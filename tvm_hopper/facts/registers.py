@@ -33,6 +33,9 @@ BESIDE_ACCUMULATORS = 26
 # ptxas 13.0 serialises nothing, but silu of one tile times another one spills where columns are cut
 # off: 8 bytes with 192 of 232, 32 with 128 of 160; none with 184 of 232, 112 of 160 or 208 of 255.
 BESIDE_SEVERAL = 44
+# The same where one product's result becomes an operand of the next one in the loop, as weights of
+# attention: with 34 of 240 left ptxas 13.0 spills nothing.
+BESIDE_CHAINED = 32
 
 
 def threads(consumers: int) -> int:
@@ -112,9 +115,10 @@ def accumulator_registers(tile_m: int, tile_n: int, consumers: int) -> int:
     return tile_m * tile_n // (consumers * WARP_GROUP_THREADS)
 
 
-def accumulator_room(consumer: int, arch: Arch, products: int = 1) -> int:
+def accumulator_room(consumer: int, arch: Arch, products: int = 1, is_chained: bool = False) -> int:
     """Return how many accumulators a consumer thread may hold of its `consumer` registers."""
     beside = BESIDE_ACCUMULATORS if products == 1 else BESIDE_SEVERAL
+    beside = BESIDE_CHAINED if is_chained else beside
     return min(consumer, arch.max_registers_per_thread) - beside
 
 
@@ -141,7 +145,11 @@ class AccumulatorBudget:
 
 
 def accumulator_budget(
-    tiles: Sequence[int], consumers: int, arch: Arch, consumer: int | None = None
+    tiles: Sequence[int],
+    consumers: int,
+    arch: Arch,
+    consumer: int | None = None,
+    is_chained: bool = False,
 ) -> AccumulatorBudget:
     """Return what the tiles of a kernel take of the registers of its consumers, and what they have.
 
@@ -156,10 +164,13 @@ def accumulator_budget(
     consumer : int, optional
         Registers of a consumer thread; None: the default of that many consumers, and where there
         is none, as many as any thread can have.
+    is_chained : bool
+        Whether one product's result is an operand of the next one.
     """
     if consumer is None:
         _, consumer = DEFAULT_SPLIT.get(consumers, (0, arch.max_registers_per_thread))
-    return AccumulatorBudget(sum(tiles), accumulator_room(consumer, arch, len(tiles)), consumer)
+    room = accumulator_room(consumer, arch, len(tiles), is_chained)
+    return AccumulatorBudget(sum(tiles), room, consumer)
 
 
 def widest_instruction(consumers: int, arch: Arch) -> int:

@@ -51,6 +51,7 @@ MMA_SYNC = "tvm_hopper.mma_sync"
 CONSUMERS = "tvm_hopper.consumers"
 REGISTERS = "tvm_hopper.registers"
 WGMMA_PENDING = "tvm_hopper.wgmma_pending"
+IN_ORDER = "tvm_hopper.in_order"
 # -- on the loop bound to blockIdx.x
 RASTER_GROUP = "tvm_hopper.raster_group"
 RASTER_CURVE = "tvm_hopper.raster_curve"
@@ -217,6 +218,7 @@ KEYS: dict[str, Key] = {
         _block(ACCUMULATE, str, "type of the accumulator in registers", ("float32",)),
         _block(OPERANDS, str, "what float32 operands are multiplied as", ("tf32",)),
         _loop(CONSUMERS, int, "consumer warp groups", bounds=(1, MOST_CONSUMERS)),
+        _loop(IN_ORDER, int, "consumers multiply one after another in an iteration", (1,)),
         _loop(
             REGISTERS,
             int,

@@ -29,7 +29,9 @@ OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two h
 _PARTNERS = {  # a key that says how: the keys that say what, without which it changes nothing
     **dict.fromkeys(keys.COPY_OPTIONS, (keys.ASYNC_COPY,)),
     keys.ACCUMULATE: (keys.WGMMA,),
-    **dict.fromkeys((keys.CONSUMERS, keys.REGISTERS, keys.WGMMA_PENDING), (keys.STAGE,)),
+    **dict.fromkeys(
+        (keys.CONSUMERS, keys.REGISTERS, keys.WGMMA_PENDING, keys.IN_ORDER), (keys.STAGE,)
+    ),
     **dict.fromkeys((keys.BLOCKS_PER_SM, keys.ROW_CLUSTER), (keys.MEMORY_BOUND,)),
     keys.CHOSEN: (keys.MEMORY_BOUND, keys.WGMMA),
 }

@@ -380,6 +380,7 @@ def pipeline(
     *,
     wgmma_pending: int | None = None,
     late: Sequence[Any] = (),
+    in_order: bool = False,
 ) -> None:
     """Software-pipeline a loop: a ring buffer of `stages` slots, and producer and consumer roles.
 
@@ -402,6 +403,9 @@ def pipeline(
     late : sequence of SBlockRV or str
         Products that are multiplied one iteration late, behind the first product of the next one,
         while threads compute on what that leaves.
+    in_order : bool
+        Whether consumers issue the products of an iteration one after another, next to late
+        products: while one computes, another one multiplies.
 
     Raises
     ------
@@ -442,6 +446,12 @@ def pipeline(
         _ask(sch, where, loop, keys.REGISTERS, list(roles.registers))
     if wgmma_pending is not None:
         _ask(sch, where, loop, keys.WGMMA_PENDING, wgmma_pending)
+    check_type(where, "in_order", in_order, bool, "a bool")
+    if in_order and (not late or roles is None or roles.consumers < 2):
+        need = "late products of two consumers or more"
+        raise cannot_schedule(where, "in_order=True without them", need)
+    if in_order:
+        _ask(sch, where, loop, keys.IN_ORDER, 1)
 
 
 # -- what the steps share -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Attention without its products, in te, for tests, docs and benchmarks.
+"""Attention and what is around it, in te, for tests, docs and benchmarks.
 
 mod = attention.rope(4096, 4096)                    # 4096 tokens, 32 heads of 128 columns
 hs.pointwise(sch := s_tir.Schedule(mod))
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te
+from tvm import te, topi
 
 from .memory_bound import Extent, _f, _module, _tensors
 
@@ -42,3 +42,53 @@ def reference(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray
     left, right = np.split(heads, 2, axis=-1)
     other = np.concatenate([-right, left], axis=-1)
     return (heads * cosine[:, None] + other * sine[:, None]).reshape(x.shape)
+
+
+def softmax_attention(
+    heads: tuple[int, int, int],
+    lengths: tuple[int, int],
+    columns: tuple[int, int],
+    dtype: str = "bfloat16",
+    causal: bool = False,
+    window: int = 0,
+) -> tvm.IRModule:
+    """Build O = softmax(Q K^T / sqrt(d) + mask) V for each head.
+
+    Parameters
+    ----------
+    heads : (int, int, int)
+        Batch, heads of queries, heads of keys and values, which divide those of queries.
+    lengths : (int, int)
+        Rows of queries, and keys.
+    columns : (int, int)
+        Columns of queries and keys, and of values.
+    causal : bool
+        Whether a query sees no key after its own; the last query has the last key.
+    window : int
+        Keys that a query sees, with its own; 0: all.
+    """
+    (batch, many, few), (rows, keys), (depth, width) = heads, lengths, columns
+    shapes = [(batch, many, rows, depth), (batch, few, keys, depth), (batch, few, keys, width)]
+    q, k, v = _tensors(["Q", "K", "V"], shapes, dtype)
+    group, scores = many // few, (batch, many, rows, keys)
+    d, j = te.reduce_axis((0, depth), "d"), te.reduce_axis((0, keys), "j")
+
+    def score(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return te.sum(_f(q[b, h, i, d]) * _f(k[b, h // group, j, d]), axis=d)
+
+    product = te.compute(scores, score, name="S")
+
+    def masked(b: Any, h: Any, i: Any, j: Any) -> Any:
+        value, last = product[b, h, i, j] * float(depth**-0.5), i + (keys - rows)
+        nothing = te.min_value("float32")
+        value = te.if_then_else(j <= last, value, nothing) if causal else value
+        return te.if_then_else(last - window < j, value, nothing) if window else value
+
+    softmax = topi.nn.softmax(te.compute(scores, masked, name="masked"), axis=-1)
+    weights = te.compute(scores, lambda *i: softmax(*i).astype(dtype), name="weights")
+
+    def weighted(b: Any, h: Any, i: Any, c: Any) -> Any:
+        return te.sum(_f(weights[b, h, i, j]) * _f(v[b, h // group, j, c]), axis=j)
+
+    total = te.compute((batch, many, rows, width), weighted, name="total")
+    return _module([q, k, v, te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="O")])

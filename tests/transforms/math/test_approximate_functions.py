@@ -82,6 +82,17 @@ def test_kernels_without_copies_stay_as_they_are():
     check(run(func, approximate_functions), func)
 
 
+@pytest.mark.parametrize("value", ["T.exp2(tile[i, j])", "tile[i, j] + T.exp2(tile[i, j])"])
+def test_powers_of_two_in_kernels_of_products_are_the_chips(value):
+    """Also where they stay float32; those of kernels that are bound by memory are CUDA's."""
+    wide = ('D: T.Buffer((64, 128), "float16")', 'D: T.Buffer((64, 128), "float32")')
+    text = KERNEL.replace("LOOP", "range").replace('T.Cast("float16", VALUE)', value)
+    got = short(run(parse(text, wide), approximate_functions))
+    assert ("exp2" in got, "tvm_hopper_ex2_ftz" in got) == (False, True)
+    mark = ('thread="blockIdx.x"', 'thread="blockIdx.x", memory_bound="pointwise"')
+    assert "exp2" in short(run(parse(text, wide, mark), approximate_functions))
+
+
 def test_columns_take_turns_at_the_chips_reciprocal():
     (store,) = ir.find_all(run(kernel(), approximate_functions).body, ir.BufferStore, _is_output)
     (call,) = ir.find_all(store.value, ir.Call, lambda x: str(x.op.name) == f"tirx.{IN_TURNS}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te
+from tvm.script import tirx as T
 
 import tvm_hopper
 from tests.gpu import masked_rows
@@ -96,6 +98,30 @@ def test_the_sum_is_an_instruction_of_its_own(before, after):
 )
 def test_what_may_be_fused_stays(text):
     assert "_rn_" not in rounded(text)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_a_multiply_add_that_is_asked_for_is_one_instruction(dtype):
+    """Of its own product nothing else is said: no sum is left that could be fused."""
+    text = BODY.replace("float32", dtype).replace("{text}", "Y[0] = T.fma(X[0] * W[0], W[1], m[0])")
+    after = run(parse(text), ForbidFmaContraction()).script()
+    assert f"Y[0] = T.tvm_hopper_fma_rn_{dtype}(X[0] * W[0], W[1], m[0])" in after
+    host = parse(text).with_attr("target", tvm.target.Target("llvm"))
+    assert run(host, ForbidFmaContraction()).same_as(host)
+
+
+def test_a_multiply_add_is_rounded_once_in_the_simulator():
+    """The square of 1 + 2^-12 less 1: with a rounded product it would be 2^-11."""
+    x = te.placeholder((32,), "float32", name="X")
+    y = te.compute(x.shape, lambda i: T.fma(x[i], x[i], T.float32(-1)), name="Y")
+    sch = s_tir.Schedule(te.create_prim_func([x, y]))
+    hs.pointwise(sch)
+    given = np.full(32, 1 + 2.0**-12, "float32")
+    found = tvm_hopper.simulate(sch.mod, {"X": given}, target=TARGET)
+    assert found.verdict == "clean"
+    assert set(found.outputs["Y"]) == {np.float32(2.0**-11 + 2.0**-24)}
+    source = tvm.compile(sch.mod, target=TARGET).mod.imports[0].inspect_source()
+    assert "fma_rn_float32" in source
 
 
 def test_host_functions_stay():

@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.transforms.scripts import check, parse, run
+from tests.transforms.scripts import changed, check, deeper, parse, run
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import SHIFT
+from tvm_hopper.requests.keys import ASYNC_OP, SHIFT
+from tvm_hopper.requests.keys import LATE as LATE_KEY
 from tvm_hopper.transforms.common.channel import FREE_SLOT, find_calls
 from tvm_hopper.transforms.pipeline.late_stages import find_lateness, mark_late, staged_loops
 from tvm_hopper.transforms.pipeline.pipeline_compute_stages import pipeline_compute_stages
@@ -115,6 +116,110 @@ def test_slots_that_are_read_later_are_given_back_later(late, slots, later):
     assert str(call.trip) == f"trip - {later}"
 
 
+# -- products by warp groups that run an iteration late
+
+GROUP = """
+def func(C: T.Buffer((64,), "float32"), n: T.int32):
+    for tx in T.thread_binding(160, thread="threadIdx.x"):
+        with T.sblock("kernel", reads=[], writes=[C[0:64]]):
+            keys = T.sblock_alloc_buffer((2, 64), "float16", scope="shared.dyn")
+            values = T.sblock_alloc_buffer((2, 64), "float16", scope="shared.dyn")
+            s = T.sblock_alloc_buffer((4,), "float32", scope="local")
+            p = T.sblock_alloc_buffer((4,), "float16", scope="local")
+            acc = T.sblock_alloc_buffer((4,), "float32", scope="local")
+            if tx >= 128:
+                for k in T.serial(8):
+                    t: T.let[T.int32] = k
+                    with T.sblock("", writes=[keys[t % 2, 0:64]], async_op="tma_load", channel=0):
+                        T.call_extern("int32", "tvm_hopper.fill_slot", 0, t)
+                    u: T.let[T.int32] = k
+                    with T.sblock("", writes=[values[u % 2, 0:64]], async_op="tma_load", channel=1):
+                        T.call_extern("int32", "tvm_hopper.fill_slot", 1, u)
+"""
+COUNTERS = """
+t: T.let[T.int32] = k
+u: T.let[T.int32] = k
+"""
+SCORES = """
+T.call_extern("int32", "tvm_hopper.await_filled", 0, t)
+with T.sblock("s", reads=[keys[t % 2, 0:64]], writes=[s[0:4]], async_op="wgmma"):
+    T.evaluate(keys[t % 2, k])
+"""
+FREE_KEYS = """
+with T.sblock("", reads=[], writes=[], release=[0, 4]):
+    if tx % 32 == 0:
+        T.call_extern("int32", "tvm_hopper.free_slot", 0, t)
+"""
+WEIGHTS = """
+p[0] = T.Cast("float16", s[0] * T.Cast("float32", k))
+T.call_extern("int32", "tvm_hopper.await_filled", 1, u)
+"""
+SUM = """
+with T.sblock("sum", reads=[], writes=[], shift=1):
+    with T.sblock("", reads=[p[0:4], values[u % 2, 0:64]], writes=[acc[0:4]], async_op="wgmma"):
+        T.evaluate(values[u % 2, k])
+"""
+FREE_VALUES = """
+with T.sblock("", reads=[], writes=[], release=[0, 4]):
+    if tx % 32 == 0:
+        T.call_extern("int32", "tvm_hopper.free_slot", 1, u)
+"""
+TOGETHER = "for k in T.serial(8, num_slots=2):" + deeper(
+    COUNTERS + SCORES + FREE_KEYS + WEIGHTS + SUM + FREE_VALUES
+)
+LATE = ("shift", "late"), ("u % 2", "(u + 1) % 2"), (", k]", ", k - 1]")
+FIRST = (("t % 2", "0"), ("u % 2", "0"), (", t)", ", 0)"), (", u)", ", 0)"), (", k]", ", 0]"))
+OVERLAPPED = (
+    changed(SCORES, *FIRST[:1], *FIRST[2:3], *FIRST[4:])
+    + changed(FREE_KEYS, ("[0, 4]", "[0, 0]"), *FIRST[2:3])
+    + changed(WEIGHTS, (", k)", ", 0)"), *FIRST[3:4])
+    + 'with T.sblock("", reads=[], writes=[], release=[1, 0]):\n    T.evaluate(0)\n'
+    + "for k in T.serial(1, 8, num_slots=2):"
+    + deeper(
+        COUNTERS
+        + SCORES
+        + changed(SUM, *LATE)
+        + FREE_KEYS
+        + WEIGHTS
+        + changed(
+            FREE_VALUES,
+            ("[0, 4]", "[1, 4]"),
+            ("== 0:", "== 0 and u >= 1:"),
+            (", u)", ", u - 1)"),
+        )
+    )
+    + changed(SUM, LATE[0], ("u % 2", "1"), (", k]", ", 7]"))
+)
+
+
+def by_group(text):
+    return parse(GROUP + deeper(text, 12))
+
+
+def test_a_product_is_issued_behind_the_first_of_the_next_iteration():
+    """The first iteration stands before the loop: no branch holds a product."""
+    inner = deeper(OVERLAPPED)
+    after = f'with T.sblock("stages", reads=[], writes=[], handed_on=0):\n{inner}'
+    check(run(by_group(TOGETHER), pipeline_compute_stages), by_group(after))
+
+
+@pytest.mark.parametrize(
+    ("extent", "scores", "sums"), [("n", 2, 2), ("0", 1, 1), ("1", 2, 2), ("2", 2, 2)]
+)
+def test_a_late_product_of_a_loop_of_any_extent(extent, scores, sums):
+    """Of no iteration nothing stands around the loop; of an unknown number it asks first."""
+    text = changed(TOGETHER, ("T.serial(8", f"T.serial({extent}"))
+    got = run(by_group(text), pipeline_compute_stages)
+    blocks = [x.name_hint for x in ir.find_blocks(got.body, ASYNC_OP)]
+    assert [blocks.count("s"), len(ir.find_blocks(got.body, LATE_KEY))] == [scores, sums]
+    (loop,) = ir.find_all(got.body, ir.For, lambda x: "tvm_hopper.num_slots" in x.annotations)
+    left = max(int(extent) - 1, 0) if extent != "n" else "n - 1"
+    assert str(loop.extent) == str(left)
+    asked = ir.find_all(got.body, ir.IfThenElse, lambda x: ir.find_blocks(x, ASYNC_OP))
+    conditions = [str(x.condition) for x in asked if "n" in str(x.condition)]
+    assert conditions == ["n >= 1"] * (2 if extent == "n" else 0)
+
+
 # -- what can run later
 
 STAGED = """
@@ -133,6 +238,8 @@ def func(A_map: T.handle("tensormap"), C: T.Buffer((64,), "float32"), n: T.int32
                     C[tx] = C[tx] + c[tx]
 """
 SECOND = "C[tx] = C[tx] + c[tx]"
+PRODUCT = """with T.sblock('{}', reads=[c[0:64]], writes=[], async_op='wgmma'):
+                        T.evaluate(c[tx])"""
 LOCAL_C = (
     'c = T.sblock_alloc_buffer((64,), "float32", scope="shared.dyn")',
     'c = T.sblock_alloc_buffer((64,), "float32", scope="local")',
@@ -149,12 +256,20 @@ OBSTACLES = {
         (SECOND, "C[tx] = C[tx] + sum[tx]"),
         ("c[63 - tx]", "sum[63 - tx]"),
     ],
-    "a later one multiplies by warp groups, whose groups no branch may hold": [
+    "all products are late": [(SECOND, PRODUCT.format("use"))],
+    "a later one multiplies by warp groups, more than one iteration late": [
+        (STAGE, STAGE.replace("1, 2]", "1, 1, 3]")),
+        ("order=[0, 1, 2]", "order=[0, 1, 2, 3]"),
+        (SECOND, f"{PRODUCT.format('first')}\n                    {PRODUCT.format('second')}"),
+    ],
+    "others than products are late next to one": [
+        (STAGE, STAGE.replace("1, 2]", "1, 1, 2, 2]")),
+        ("order=[0, 1, 2]", "order=[0, 1, 2, 3, 4]"),
         (
             SECOND,
-            "with T.sblock('mma', reads=[c[0:64]], writes=[], async_op='wgmma'):\n"
-            f"                        {SECOND}",
-        )
+            f"{PRODUCT.format('first')}\n                    {SECOND}\n"
+            f"                    {PRODUCT.format('second')}",
+        ),
     ],
     "copies stand inside of a later one": [
         (

@@ -370,6 +370,33 @@ def test_zeros_of_a_product_that_may_not_run_are_kept():
     assert ADDS.format(True) in text
 
 
+DOUBLE = """                for i, j in T.grid(64, 8):
+                    with T.sblock("double"):
+                        acc[i, j] = acc[i, j] * T.float32(2)
+"""
+
+
+@pytest.mark.parametrize("loop", ["", "for q in range(2):"], ids=["one step", "two steps"])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_what_updates_an_accumulator_is_no_fill_of_it(loop, is_before):
+    """Zeros that are doubled first are kept; a product that runs once overwrites before that."""
+    both = DOUBLE + BLOCK if is_before else BLOCK + DOUBLE
+    around = f"{' ' * 16}{loop}\n{textwrap.indent(both, '    ')}" if loop else both
+    text = lowered("", (BLOCK, around))
+    overwrites = not loop and not is_before
+    assert (FILL.format(0.0) in text) != overwrites
+    assert ADDS.format(not overwrites) in text
+
+
+def test_a_condition_that_holds_for_a_tile_is_asked_once():
+    """What an element has to do with stays at the element."""
+    update = DOUBLE.replace('"double"', '"double", where=n > 3 and i < 40')
+    block = nest(lowered("", (BLOCK, BLOCK + update)), '"double"')
+    assert block.count("if n > 3:") == 1
+    assert block.index("if n > 3:") < block.index("for h in") < block.index("< 40")
+    assert "if n > 3" not in nest(lowered("", (BLOCK, BLOCK + DOUBLE)), '"double"')
+
+
 def test_instructions_of_a_wide_tile_start_at_panels():
     """320 columns in panels of 64: two instructions of 160 would start inside of one."""
     wide = (

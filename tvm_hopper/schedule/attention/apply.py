@@ -123,7 +123,11 @@ def find_form(sch: s_tir.Schedule) -> Form:
         int(values.iter_vars[1].dom.extent),
     )
     dtype = ir.dtype_of(_block(func, "K_tile").writes[0].source)
-    return Form(name, (rows, keys), parts, weights, AttentionShape(*extents, dtype))
+    own = [x.var for x in tile.iter_vars]
+    around = ir.find_all(tile, ir.For, lambda x: ir.uses_node(x, step))
+    is_masked = any(ir.depends_on(x.extent, own) for x in around)
+    shape = AttentionShape(*extents, dtype, is_masked)
+    return Form(name, (rows, keys), parts, weights, shape)
 
 
 def _block(func: tirx.PrimFunc, name: str) -> ir.SBlock:
@@ -167,14 +171,16 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
         sch.set_scope(name, 0, SHARED)
     sch.compute_at("Q_tile", parts)
     for name in TILES:
-        steps.async_copy(sch, sch.get_sblock(name), "tma")
+        # of one query there is no box of rows: threads of the producer copy it
+        steps.async_copy(sch, sch.get_sblock(name), "auto" if name == "Q_tile" else "tma")
     for name in ("S", "O"):
         steps.wgmma(sch, name)
     (keys,) = sch.get_loops(sch.get_sblock("step"))
     assert config.stages is not None
     assert config.consumers is not None
     roles = Roles(config.consumers, config.registers)
-    steps.pipeline(sch, keys, config.stages, roles, late=["O"] if config.overlap else [])
+    late = ["O"] if config.overlap else []
+    steps.pipeline(sch, keys, config.stages, roles, late=late, in_order=bool(config.in_order))
     return tile
 
 

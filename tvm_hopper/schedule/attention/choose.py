@@ -17,8 +17,10 @@ from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
 
 from .config import KEY_STEP, AttentionConfig
 
-MOST_KEYS = 128  # of a step: more save little, and a causal mask hides half of the last step
+MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
+MOST_MASKED_KEYS = 128
 STAGES = 2
+MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
 
@@ -35,6 +37,8 @@ class AttentionShape:
         Head dimensions of queries and keys, and of values.
     dtype
         Type of the operands.
+    is_masked
+        Whether rows differ in the number of steps that they take.
     """
 
     rows: int | None
@@ -42,6 +46,7 @@ class AttentionShape:
     depth: int
     columns: int
     dtype: str
+    is_masked: bool = False
 
     def shared_bytes(self, tile: tuple[int, int], stages: int) -> int:
         """Return what the tiles of a thread block take of shared memory."""
@@ -75,7 +80,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
     overlap = stages > 1 if given.overlap is None else given.overlap
-    config = replace(given, tile=tile, stages=stages, consumers=consumers, overlap=overlap)
+    in_order = given.in_order
+    if in_order is None:
+        in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
+    config = replace(
+        given, tile=tile, stages=stages, consumers=consumers, overlap=overlap, in_order=in_order
+    )
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(
@@ -90,12 +100,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
 
 def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:
     """Return the most keys of a step that registers and shared memory hold."""
-    most = MOST_KEYS
+    most = MOST_MASKED_KEYS if shape.is_masked else MOST_KEYS
     if shape.keys is not None:
         most = min(most, -(-shape.keys // KEY_STEP) * KEY_STEP)
     consumer = None if given.registers is None else given.registers[1]
     for keys in range(most, 0, -KEY_STEP):
-        budget = registers.accumulator_budget(shape.held(keys), consumers, ARCH, consumer)
+        budget = registers.accumulator_budget(shape.held(keys), consumers, ARCH, consumer, True)
         fits = shape.shared_bytes((consumers * ROWS, keys), stages)
         if budget.fits and fits <= ARCH.tile_bytes:
             return keys

@@ -32,6 +32,10 @@ class AttentionConfig(GivenFields):
     overlap : bool, optional
         Multiply values with the weights of a step while the next step's are computed. None: where
         the ring has two slots or more.
+    in_order : bool, optional
+        Let consumers multiply one after another: one computes weights while another one keeps the
+        tensor cores busy. None: with `overlap`, where there are several consumers and the head
+        dimension is at most 128.
 
     Raises
     ------
@@ -44,12 +48,13 @@ class AttentionConfig(GivenFields):
     consumers: int | None = None
     registers: tuple[int, int] | None = None
     overlap: bool | None = None
+    in_order: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
         self.set_ints(WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS))})
-        self.check_flags(WHERE, "overlap")
+        self.check_flags(WHERE, "overlap", "in_order")
         if self.overlap and self.stages == 1:
             need = "two slots or more: values of one step and keys of the next are read at once"
             raise cannot_schedule(WHERE, "overlap=True with stages=1", need)

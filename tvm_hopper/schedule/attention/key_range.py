@@ -17,8 +17,8 @@ from tvm.script import tirx as T
 from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than
 
-from .description import Attention
-from .scores import MINUS_INFINITY, mask_conditions
+from .description import Attention, LoopAxis
+from .scores import MINUS_INFINITY, constant, mask_conditions
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MaskBounds:
         self.attention, self.rows = attention, (rows[0], rows[1] - 1)
         self.analyzer = analyzer
         conditions, self._rest = mask_conditions(attention.score, attention.scale)
-        self._bounds = [(_as_bound(term, attention), fill) for term, fill in conditions]
+        self._bounds = [(_as_bound(term, attention.key.var), fill) for term, fill in conditions]
 
     @property
     def grow_with_rows(self) -> bool:
@@ -83,7 +83,9 @@ class MaskBounds:
         """Return the bounds that keys may be left out by."""
         infinite = [x for x, fill in self._bounds if fill == MINUS_INFINITY and x is not None]
         every = [x for x, _ in self._bounds if x is not None]
-        whole = len(every) == len(self._bounds) and _never_empty(every, self.attention)
+        whole = len(every) == len(self._bounds) and _never_empty(
+            every, self.attention.row, self.attention.key
+        )
         return every if whole else infinite
 
     def key_range(self) -> tuple[Any, Any]:
@@ -127,23 +129,41 @@ class MaskBounds:
         return found
 
 
-def _as_bound(term: Any, attention: Attention) -> _Bound | None:
+def masked_by_infinity(score: Any, scale: float, row: LoopAxis, key: LoopAxis) -> Any:
+    """Mask by minus infinity where each row keeps a key: a masked one has no weight either way.
+
+    A finite score that stands for "masked" may be the maximum of a row, and its product with the
+    scale has an error that is no small number.
+    """
+    conditions, _ = mask_conditions(score, scale)
+    bounds = [_as_bound(term, key.var) for term, _ in conditions]
+    known = [x for x in bounds if x is not None]
+    if not conditions or len(known) < len(bounds) or not _never_empty(known, row, key):
+        return score
+
+    def mask(expr: Any) -> Any:
+        if isinstance(expr, tirx.Select) and len(mask_conditions(expr, scale)[0]):
+            return tirx.Select(expr.condition, mask(expr.true_value), constant(MINUS_INFINITY))
+        return expr
+
+    return mask(score)
+
+
+def _as_bound(term: Any, key: Any) -> _Bound | None:
     """Read a comparison as a bound of the key, None for any other condition."""
     sides = as_less_than(term)
     if sides is None or "int" not in ir.dtype_of(sides[0]):
         return None
-    key = attention.key.var
     parts = sym.detect_linear_equation(ir.simplify(sides[1] - sides[0]), [key])
     step = ir.static_int(parts[0]) if len(parts) else None
     return _Bound(parts[1], step) if step else None
 
 
-def _never_empty(bounds: list[_Bound], attention: Attention) -> bool:
+def _never_empty(bounds: list[_Bound], row: LoopAxis, key: LoopAxis) -> bool:
     """Tell whether each row keeps a key; False where it is not known."""
     analyzer = sym.Analyzer()
-    row, count = attention.row, attention.key.extent
     zero = tirx.IntImm(ir.dtype_of(row.var), 0)
     analyzer.bind(row.var, tvm_ir.Range.from_min_extent(zero, row.extent))
-    uppers = [count, *(x.limit(x.base) for x in bounds if x.is_upper)]
+    uppers = [key.extent, *(x.limit(x.base) for x in bounds if x.is_upper)]
     lowers = [zero, *(x.limit(x.base) for x in bounds if not x.is_upper)]
     return all(analyzer.can_prove(low < high) for low in lowers for high in uppers)

@@ -26,6 +26,7 @@ from .axes import OutputAxes, find_axes
 from .conditions import same
 from .definitions import Definition, PlainTensors
 from .description import Attention, LoopAxis, States, StoredResult
+from .key_range import masked_by_infinity
 from .results import RunningResults
 from .scores import FLOAT32, MINUS_INFINITY, constant, masks_as_choices, take_scale, to_float32
 from .sums import ScoreProduct, Sums, WeightedSum
@@ -48,6 +49,8 @@ def recognize(func: tirx.PrimFunc) -> Attention:
     product = sums.product(main.scores, main.key)
     states = States.make()
     score, scale = _score(program, main, product, states)
+    score, more = take_scale(masked_by_infinity(score, scale, axes.row, main.key))
+    scale *= more
     results = RunningResults(sums, main, states)
     found = StoredResult(output.buffer, axes.indices, results.value(axes.value))
     logs = [

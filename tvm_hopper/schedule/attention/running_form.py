@@ -239,7 +239,10 @@ class RunningForm:
             value = self._placed(a.score, at, [a.row, a.key])
             if self.cuts_keys:
                 inside = _below(self._key_at(j), a.key)
-                value = tirx.Select(inside, value, constant(MINUS_INFINITY))
+                # a Select reads both sides: what it says may not be left out of a read's condition
+                reads = ir.has_any(value, ir.TensorLoad, lambda x: not x.source.same_as(b.scores))
+                choose = T.if_then_else if reads else tirx.Select
+                value = choose(inside, value, constant(MINUS_INFINITY))
             return ir.BufferStore(b.scores, value, [i, j])
 
         first = self.key_tile * self.tile.keys

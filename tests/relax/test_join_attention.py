@@ -115,6 +115,36 @@ def test_bias_of_an_operator():
     np.testing.assert_allclose(run(out, *given, bias), expected(*given, bias=bias), atol=2e-3)
 
 
+def test_operator_between_transposes():
+    """Operands are read where they lie; a bias that masks by indices is not stored."""
+
+    def make(emit, q, k, v):
+        q, k, v = (heads_first(emit, heads_first(emit, x)) for x in (q, k, v))
+        bias = as_float(emit, causal(emit))
+        return heads_first(
+            emit, emit(op.nn.attention(q, k, v, bias=emit(op.astype(bias, "float16"))))
+        )
+
+    out, (found,) = joined(module(operands(), make))
+    assert [str(x) for x in found.query.indices[:3]] == ["v_ax0", "v_ax2", "v_ax1"]
+    assert str(found.score) == 'T.Select(j <= v_ax2 + T.int64(16), product, T.float32("-inf"))'
+    given = arguments()
+    i, j = rows_and_keys()
+    want = expected(*given, j <= i + M - N).transpose(0, 2, 1, 3)
+    np.testing.assert_allclose(run(out, *given), want, atol=2e-3)
+
+
+def test_symbolic_lengths():
+    b, n, m = (tirx.Var(x, "int64") for x in "bnm")
+    given = [variable("q", b, n, H, D), *(variable(x, b, m, KV, D) for x in "kv")]
+    mod = module(given, lambda emit, *x: emit(op.nn.attention(*x, causal_mask="TopLeft")))
+    out, (found,) = joined(mod)
+    assert str(found.score).startswith("T.Select(j <= v_i, product")
+    given = arguments()
+    i, j = rows_and_keys()
+    np.testing.assert_allclose(run(out, *given), expected(*given, j <= i), atol=2e-3)
+
+
 def heads_first(emit, x):
     return emit(op.permute_dims(x, [0, 2, 1, 3]))
 

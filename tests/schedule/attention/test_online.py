@@ -17,6 +17,7 @@ from tvm_hopper.schedule.attention.online import ONLINE
 TILE = (128, 32), 2
 SMALL = (64, 32), 1
 INF = float("inf")
+LOWEST = float(np.finfo("float32").min)
 
 
 def f32(x):
@@ -63,6 +64,7 @@ CASES = {
     "causal_bottom_right": Case(**masked(lambda i, j: j <= i + 34), n=96, m=130, log_sum=True),
     "causal_other_way": Case(**masked(lambda i, j: i >= j), n=100, m=100),
     "causal_added": Case(**added(lambda i, j: j <= i), n=100, m=100),
+    "causal_lowest_added": Case(**added(lambda i, j: j <= i, LOWEST), n=100, m=100),
     "causal_finite": Case(**masked(lambda i, j: j <= i, -1e9), n=100, m=100),
     "empty_rows": Case(**masked(lambda i, j: j <= i - 70), n=140, m=60),
     "empty_rows_finite": Case(**masked(lambda i, j: j <= i - 70, -1e9), n=140, m=60),
@@ -255,6 +257,8 @@ def test_masked_steps():
     assert predicate(CASES["window"]) == (
         "vj0 * 32 + 32 - 1 >= vi0 * 64 + 1 or vj0 * 32 <= vi0 * 64 + 43 or vj0 * 32 + 32 > 200"
     )
+    causal = "vj0 * 32 + 32 - 1 >= vi0 * 64 + 1 or vj0 * 32 + 32 > 100"
+    assert predicate(CASES["causal_lowest_added"]) == predicate(CASES["causal_finite"]) == causal
     assert predicate(CASES["ragged"]) == "vj0 * 32 + 32 > 50"
     for name in ("bias", "mask", "softcap", "alibi"):
         assert predicate(CASES[name]) == "T.bool(True)"

@@ -18,7 +18,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.bounds import as_less_than
 
 from .description import Attention, LoopAxis
-from .scores import MINUS_INFINITY, constant, mask_conditions
+from .scores import MINUS_INFINITY, constant, fold, mask_conditions
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,11 @@ def masked_by_infinity(score: Any, scale: float, row: LoopAxis, key: LoopAxis) -
         return score
 
     def mask(expr: Any) -> Any:
+        if isinstance(expr, tirx.Add):
+            for added, other in ((expr.a, expr.b), (expr.b, expr.a)):
+                if isinstance(added, tirx.Select) and mask_conditions(added, scale)[0]:
+                    inside = fold(tirx.Add(other, added.true_value))
+                    return mask(tirx.Select(added.condition, inside, added.false_value))
         if isinstance(expr, tirx.Select) and len(mask_conditions(expr, scale)[0]):
             return tirx.Select(expr.condition, mask(expr.true_value), constant(MINUS_INFINITY))
         return expr

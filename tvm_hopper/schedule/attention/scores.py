@@ -62,14 +62,14 @@ def to_float32(expr: Any) -> Any:
         inner = to_float32(expr.value)
         return inner if is_float(inner) else _cast_constant(inner)
     if isinstance(expr, _BINARY):
-        return _fold(type(expr)(to_float32(expr.a), to_float32(expr.b)))
+        return fold(type(expr)(to_float32(expr.a), to_float32(expr.b)))
     if (parts := choice(expr)) is not None:
         return tirx.Select(*(to_float32(x) for x in parts))
     if isinstance(expr, ir.Call):
         args = [to_float32(x) for x in expr.args]
-        fold, value = _FOLDED.get(call_name(expr)), number(args[0]) if len(args) == 1 else None
-        if fold is not None and value is not None:
-            return constant(fold(value))
+        compute, value = _FOLDED.get(call_name(expr)), number(args[0]) if len(args) == 1 else None
+        if compute is not None and value is not None:
+            return constant(compute(value))
         return ir.Call(expr.op, args, ret_ty=FLOAT32)
     return expr if ir.dtype_of(expr) == FLOAT32 else tirx.Cast(FLOAT32, expr)
 
@@ -91,7 +91,7 @@ def _cast_constant(expr: Any) -> Any:
     return tirx.Cast(FLOAT32, expr) if value is None else constant(value)
 
 
-def _fold(expr: Any) -> Any:
+def fold(expr: Any) -> Any:
     """Compute an operation of constants, and leave out additions of 0 and products with 1."""
     a, b = number(expr.a), number(expr.b)
     if isinstance(expr, tirx.Mul) and 1.0 in (a, b):
@@ -122,7 +122,7 @@ def masks_as_choices(expr: Any) -> Any:
         sides = masks_as_choices(expr.a), masks_as_choices(expr.b)
         for mask, score in (sides, sides[::-1]):
             if isinstance(mask, tirx.Select) and number(mask.false_value) == MINUS_INFINITY:
-                inside = _fold(tirx.Add(score, mask.true_value))
+                inside = fold(tirx.Add(score, mask.true_value))
                 return tirx.Select(mask.condition, inside, mask.false_value)
         return tirx.Add(*sides)
     parts = choice(expr)
@@ -174,7 +174,7 @@ def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], A
             found, added = mask_conditions(mask, scale)
             if found:
                 more, rest = mask_conditions(score, scale)
-                return found + more, _fold(tirx.Add(added, rest))
+                return found + more, fold(tirx.Add(added, rest))
     return [], expr
 
 

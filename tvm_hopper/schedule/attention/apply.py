@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import check_program, check_type
@@ -29,8 +31,11 @@ from tvm_hopper.schedule.products.config import Roles
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .choose import AttentionShape, choose_attention
-from .config import AttentionConfig
+from .config import KEY_STEP, AttentionConfig
+from .few_rows import group_of
 from .online import ONLINE, online
+from .recognize import recognize
+from .running_form import AttentionTile, RunningForm
 
 SHARED = "shared.dyn"
 MOST_HEADS = 65535  # thread blocks along blockIdx.y
@@ -84,13 +89,23 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
 
 @dataclass(frozen=True)
 class OnlineForm:
-    """The running form of a schedule: its tile, and what was computed."""
+    """The running form of a schedule, and what was computed.
+
+    Attributes
+    ----------
+    sizes
+        Of `hs.online`: tile, parts, splits and whether heads are packed.
+    weights
+        Type in which weights multiply values.
+    plain
+        What it was made of; None if that is not known.
+    """
 
     name: str
-    tile: tuple[int, int]
-    parts: int
+    sizes: tuple[tuple[int, int], int, int, bool]
     weights: str
     shape: AttentionShape
+    plain: Any
 
 
 def find_form(sch: s_tir.Schedule) -> OnlineForm:
@@ -105,13 +120,11 @@ def find_form(sch: s_tir.Schedule) -> OnlineForm:
         fix = "make one: s_tir.Schedule(hs.online(mod))"
         raise cannot_schedule("attention", names, "one function that hs.online made", fix)
     ((name, func),) = found.items()
-    rows, keys, parts = (int(x) for x in func.attrs[ONLINE])
-    tile, step = (_block(func, x) for x in ("tile", "step"))
-    scores, values = (_block(func, x) for x in ("S", "O"))
+    rows, keys, parts, splits, packs = (int(x) for x in func.attrs[ONLINE])
     written = _block(func, "P").writes[0].source
     if str(written.scope()) == "local":
-        found, fix = f"{name}, scheduled already", "begin with a schedule of the running form"
-        raise cannot_schedule("attention", found, "loops as hs.online leaves them", fix)
+        found_, fix = f"{name}, scheduled already", "begin with a schedule of the running form"
+        raise cannot_schedule("attention", found_, "loops as hs.online leaves them", fix)
     weights = ir.dtype_of(written)
     if weights not in HALF_DTYPES:
         raise cannot_schedule(
@@ -120,18 +133,46 @@ def find_form(sch: s_tir.Schedule) -> OnlineForm:
             " or ".join(HALF_DTYPES),
             'allow this rounding: hs.online(mod, probabilities="float16")',
         )
-    extents = (
-        _of(tile.iter_vars[-2].dom.extent, rows),
-        _of(step.iter_vars[0].dom.extent, keys),
-        int(scores.iter_vars[2].dom.extent),
-        int(values.iter_vars[1].dom.extent),
+    plain = origins.plain_of(sch)
+    shape = _shape_of_form(func, (rows, keys)) if plain is None else _shape_of_program(plain, name)
+    return OnlineForm(name, ((rows, keys), parts, splits, bool(packs)), weights, shape, plain)
+
+
+def _shape_of_program(plain: Any, name: str) -> AttentionShape:
+    """Return the shape of the program that a form was made of."""
+    found = recognize(plain[name])
+    tile = AttentionTile(wgmma.INSTRUCTION_M, wgmma.INSTRUCTION_M, 1)
+    sizes = [ir.static_int(x.extent) for x in found.leads]
+    group = group_of(found)
+    return AttentionShape(
+        *(ir.static_int(x.extent) for x in (found.row, found.key)),
+        depth=_padded(found.depth.extent),
+        columns=int(found.column.extent),
+        dtype=ir.dtype_of(found.keys.source),
+        is_masked=RunningForm(found, tile, found.probabilities).bounds.grow_with_rows,
+        heads=None if None in sizes else prod(x for x in sizes if x),
+        group=1 if group is None else group[1],
+        may_split=found.sink is None and found.log_sum is None,
     )
-    dtype = ir.dtype_of(_block(func, "K_tile").writes[0].source)
+
+
+def _padded(depth: Any) -> int:
+    return -(-int(depth) // KEY_STEP) * KEY_STEP
+
+
+def _shape_of_form(func: tirx.PrimFunc, size: tuple[int, int]) -> AttentionShape:
+    """Return the shape of a form alone: it keeps its splits and its rows."""
+    tile, step, scores, values = (_block(func, x) for x in ("tile", "step", "S", "O"))
     own = [x.var for x in tile.iter_vars]
     around = ir.find_all(tile, ir.For, lambda x: ir.uses_node(x, step))
-    is_masked = any(ir.depends_on(x.extent, own) for x in around)
-    shape = AttentionShape(*extents, dtype, is_masked)
-    return OnlineForm(name, (rows, keys), parts, weights, shape)
+    return AttentionShape(
+        _of(tile.iter_vars[-2].dom.extent, size[0]),
+        _of(step.iter_vars[0].dom.extent, size[1]),
+        int(scores.iter_vars[2].dom.extent),
+        int(values.iter_vars[1].dom.extent),
+        ir.dtype_of(_block(func, "K_tile").writes[0].source),
+        any(ir.depends_on(x.extent, own) for x in around),
+    )
 
 
 def _block(func: tirx.PrimFunc, name: str) -> ir.SBlock:
@@ -151,17 +192,20 @@ def _with_tile(
     sch: s_tir.Schedule, form: OnlineForm, config: AttentionConfig
 ) -> s_tir.Schedule | None:
     """Return a schedule of the form that a configuration asks for; None if it is this one."""
-    if (form.tile, form.parts) == (config.tile, config.consumers):
-        return None
-    call = f"hs.online(mod, tile={config.tile}, parts={config.consumers})"
-    plain = origins.plain_of(sch)
-    if plain is None or (sch.trace is not None and len(sch.trace.insts)):
-        found = f"a form of tile={form.tile}, parts={form.parts}, scheduled already"
-        found = found if plain is not None else found.removesuffix(", scheduled already")
-        raise cannot_schedule("attention", found, f"that of {call}", "begin with it")
     assert config.tile is not None
     assert config.consumers is not None
-    made = online(plain, config.tile, config.consumers, probabilities=form.weights)
+    wanted = (config.tile, config.consumers, config.splits or 1, bool(config.packs))
+    if form.plain is None and config.splits is None:
+        wanted = (*wanted[:2], *form.sizes[2:])
+    if form.sizes == wanted:
+        return None
+    tile, parts, splits, packs = wanted
+    call = f"hs.online(mod, tile={tile}, parts={parts}, splits={splits}, packs={packs})"
+    if form.plain is None or (sch.trace is not None and len(sch.trace.insts)):
+        found = "a form of " + ", ".join(map(str, form.sizes))
+        found += "" if form.plain is None else ", scheduled already"
+        raise cannot_schedule("attention", found, f"that of {call}", "begin with it")
+    made = online(form.plain, tile, parts, probabilities=form.weights, splits=splits, packs=packs)
     return s_tir.Schedule(made)
 
 
@@ -187,7 +231,18 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     roles = Roles(config.consumers, config.registers)
     late = ["O"] if config.overlap else []
     steps.pipeline(sch, keys, config.stages, roles, late=late, in_order=bool(config.in_order))
+    if config.splits and config.splits > 1:
+        _deal_out_merge(sch)
     return tile
+
+
+def _deal_out_merge(sch: s_tir.Schedule) -> None:
+    """Let a thread merge an element: threads of a block have those of a row."""
+    *rows, column = sch.get_loops(sch.get_sblock("merge"))
+    sch.bind(sch.fuse(*rows), "blockIdx.x")
+    sch.bind(column, "threadIdx.x")
+    for name in ("merge_max_init", "merge_sum_init", "merge_values_init"):
+        sch.set_scope(name, 0, "local")
 
 
 def _deal_out(sch: s_tir.Schedule, heads: list[Any], rows: Any) -> None:

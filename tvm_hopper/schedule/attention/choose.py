@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.products.config import ARCH, CONSUMERS
 from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
 
@@ -20,6 +21,8 @@ from .config import KEY_STEP, AttentionConfig
 MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
 MOST_MASKED_KEYS = 128
 STAGES = 2
+STEPS_OF_A_PART = 2  # at least
+MOST_SPLITS = 64
 MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
@@ -39,6 +42,12 @@ class AttentionShape:
         Type of the operands.
     is_masked
         Whether rows differ in the number of steps that they take.
+    heads
+        Of queries, times the batch; None if symbolic.
+    group
+        Heads that share keys and values.
+    may_split
+        Whether parts of the keys may be merged: there is one output.
     """
 
     rows: int | None
@@ -47,6 +56,9 @@ class AttentionShape:
     columns: int
     dtype: str
     is_masked: bool = False
+    heads: int | None = None
+    group: int = 1
+    may_split: bool = False
 
     def shared_bytes(self, tile: tuple[int, int], stages: int) -> int:
         """Return what the tiles of a thread block take of shared memory."""
@@ -71,6 +83,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     """
     stages = given.stages or STAGES
     consumers = given.consumers
+    packs = given.packs
+    if packs is None:
+        packs = shape.rows is not None and shape.group > 1 and shape.rows * shape.group <= ROWS
+    if packs and shape.group > 1 and shape.rows is not None:
+        heads = None if shape.heads is None else shape.heads // shape.group
+        shape = replace(shape, rows=shape.rows * shape.group, heads=heads, group=1)
     if consumers is None and given.tile is not None:
         pieces = given.tile[0] // ROWS
         consumers = max(x for x in CONSUMERS if pieces % x == 0)
@@ -81,11 +99,19 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
     overlap = stages > 1 if given.overlap is None else given.overlap
+    splits = given.splits or _fill_chip(shape, tile)
     in_order = given.in_order
     if in_order is None:
         in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
     config = replace(
-        given, tile=tile, stages=stages, consumers=consumers, overlap=overlap, in_order=in_order
+        given,
+        tile=tile,
+        stages=stages,
+        consumers=consumers,
+        overlap=overlap,
+        in_order=in_order,
+        splits=splits,
+        packs=packs,
     )
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
@@ -97,6 +123,22 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
             "choose fewer keys, rows or stages",
         )
     return config
+
+
+def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:
+    """Return how many parts of the keys keep all SMs busy, where one wave of tiles does not.
+
+    A part has a few steps: what it stores, and the second kernel, take the time of about one.
+    """
+    if not shape.may_split or None in (shape.heads, shape.rows, shape.keys):
+        return 1
+    assert shape.heads is not None
+    assert shape.rows is not None
+    assert shape.keys is not None
+    blocks = shape.heads * -(-shape.rows // tile[0])
+    steps = -(-shape.keys // tile[1])
+    chip = chip_of_target()
+    return max(1, min(chip.num_sms // blocks, steps // STEPS_OF_A_PART, MOST_SPLITS))
 
 
 def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:

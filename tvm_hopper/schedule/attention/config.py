@@ -36,6 +36,11 @@ class AttentionConfig(GivenFields):
         Let consumers multiply one after another: one computes weights while another one keeps the
         tensor cores busy. None: with `overlap`, where there are several consumers and the head
         dimension is at most 128.
+    splits : int, optional
+        Parts that the keys are split into, which a second kernel merges. None: as many as fill the
+        chip where there are few queries.
+    packs : bool, optional
+        Whether heads that share keys are rows of one tile. None: where a tile has room for them.
 
     Raises
     ------
@@ -49,12 +54,16 @@ class AttentionConfig(GivenFields):
     registers: tuple[int, int] | None = None
     overlap: bool | None = None
     in_order: bool | None = None
+    splits: int | None = None
+    packs: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
-        self.set_ints(WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS))})
-        self.check_flags(WHERE, "overlap", "in_order")
+        self.set_ints(
+            WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS)), "splits": (1, None)}
+        )
+        self.check_flags(WHERE, "overlap", "in_order", "packs")
         if self.overlap and self.stages == 1:
             need = "two slots or more: values of one step and keys of the next are read at once"
             raise cannot_schedule(WHERE, "overlap=True with stages=1", need)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -12,13 +13,14 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.requests.keys import MOST_CONSUMERS
 from tvm_hopper.schedule import origins
-from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair
+from tvm_hopper.schedule.arguments import as_choice, as_int, as_pair, check_type
 
+from .few_rows import pack_heads
 from .recognize import recognize
 from .running_form import AttentionTile, RunningForm
 
-# Function attribute: rows of a tile, keys of a step, parts of a tile. It is no key of this
-# package's requests (it has another prefix): the running form is plain loops for any target.
+# Function attribute: rows of a tile, keys of a step, parts of a tile, splits, packs. It is no key
+# of this package's requests (it has another prefix): the running form is plain loops.
 ONLINE = "online_attention.tile"
 ROWS_OF_A_WARP_GROUP = 64
 KEYS_OF_AN_INSTRUCTION = 16
@@ -30,6 +32,8 @@ def online(
     parts: int = 2,
     *,
     probabilities: str | None = None,
+    splits: int = 1,
+    packs: bool = False,
 ) -> Any:
     """Rewrite softmax attention in plain loops to one loop over keys with running sums.
 
@@ -49,6 +53,11 @@ def online(
     probabilities : str, optional
         Type in which weights multiply values: "float16", "bfloat16" or "float32". None: the type
         that the program rounds them to before this product, float32 if it does not.
+    splits : int
+        Parts that the keys are split into, each with thread blocks of its own: their results are
+        merged by a second kernel.
+    packs : bool
+        Whether heads that share keys and values are rows of one tile, as suits few queries.
 
     Returns
     -------
@@ -68,14 +77,15 @@ def online(
     """
     if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
         raise cannot_schedule("online", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
-    shape = _as_shape(tile, parts)
+    shape = replace(_as_shape(tile, parts), splits=as_int("online", "splits", splits, 1) or 1)
+    check_type("online", "packs", packs, bool, "a bool")
     dtype = as_choice("online", "probabilities", probabilities, (*HALF_DTYPES, "float32"))
     if isinstance(mod, tirx.PrimFunc):
-        return _rewrite(mod, shape, dtype)
+        return _rewrite(mod, shape, dtype, packs)
     result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     for gv, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            result.update_func(gv, _rewrite(func, shape, dtype))
+            result.update_func(gv, _rewrite(func, shape, dtype, packs))
     origins.note(result, mod)
     return result
 
@@ -91,10 +101,18 @@ def _as_shape(tile: Any, parts: Any) -> AttentionTile:
     return AttentionTile(*pair, count)
 
 
-def _rewrite(func: tirx.PrimFunc, shape: AttentionTile, dtype: str | None) -> tirx.PrimFunc:
+def _rewrite(
+    func: tirx.PrimFunc, shape: AttentionTile, dtype: str | None, packs: bool
+) -> tirx.PrimFunc:
     attention = recognize(func)
+    if shape.splits > 1 and (attention.sink is not None or attention.log_sum is not None):
+        found, need = f"splits={shape.splits} of a program with a sink or a second output", "1"
+        raise cannot_schedule("online", found, need, "leave splits out")
+    if packs:
+        attention = pack_heads(attention)
     body, buffers = RunningForm(attention, shape, dtype or attention.probabilities).build()
     root = func.body
     block = ir.with_block(root.block, body=body, alloc_buffers=buffers)
     func = func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, block))
-    return func.with_attr(ONLINE, [shape.rows, shape.keys, shape.parts])
+    sizes = [shape.rows, shape.keys, shape.parts, shape.splits, int(packs)]
+    return func.with_attr(ONLINE, sizes)

@@ -28,6 +28,7 @@ from tvm_hopper import ir
 from .description import Attention, LoopAxis, StoredResult
 from .element_nests import ElementNests, to
 from .key_range import MaskBounds
+from .merge import Parts, merge, part_values
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
 
 DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
@@ -35,11 +36,15 @@ DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up 
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Rows of a thread block, keys of a step, and the parts that the rows are cut into."""
+    """Rows of a thread block, keys of a step, and the parts that the rows are cut into.
+
+    `splits` are the parts that the keys are cut into, each for thread blocks of its own.
+    """
 
     rows: int
     keys: int
     parts: int
+    splits: int = 1
 
     @property
     def rows_of_a_part(self) -> int:
@@ -122,6 +127,8 @@ class RunningForm:
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]
         self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
+        self.part = ir.Var("vp", self.dtype)
+        self.split = Parts.of(a, tile.splits) if tile.splits > 1 else None
         self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
@@ -131,16 +138,19 @@ class RunningForm:
     def build(self) -> tuple[ir.Stmt, list[Any]]:
         """Return the program, and the buffers to allocate around it."""
         a, b, loops = self.attention, self.buffers, self.loops
+        split = self.split
+        output, log_sum = (a.output, a.log_sum) if split is None else self._part_results(split)
         body = ir.seq(
             loops.fill("row_max_init", b.row_max, "i", self._first_max),
             loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
             loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
             self._steps(),
-            self._store("out", a.output, "ic"),
-            [] if a.log_sum is None else self._store("lse", a.log_sum, "i"),
+            self._store("out", output, "ic"),
+            [] if log_sum is None else self._store("lse", log_sum, "i"),
         )
         one = tirx.IntImm(self.dtype, self.tile.parts)
         axes = [
+            *([] if split is None else [("p", self.part, tirx.IntImm(self.dtype, split.count))]),
             *zip(self.lead_names, self.lead_vars, (x.extent for x in a.leads), strict=True),
             *(("i0", self.row_tile, self.row_tiles), ("i1", self.row_part, one)),
         ]
@@ -153,7 +163,19 @@ class RunningForm:
         for var, _, extent in reversed(names):
             zero = tirx.IntImm(ir.dtype_of(var), 0)
             stmt = ir.For(var, zero, ir.cast_like(extent, var), ir.ForKind.SERIAL, stmt)
-        return ir.seq(self._query_rows(), stmt), [self.queries]
+        if split is None:
+            return ir.seq(self._query_rows(), stmt), [self.queries]
+        body = ir.seq(self._query_rows(), stmt, merge(a, split, self._block_of))
+        return body, [self.queries, split.sums, split.logs]
+
+    def _part_results(self, split: Parts) -> tuple[StoredResult, StoredResult]:
+        """Return what a part of the keys stores."""
+        a = self.attention
+        mean, log = part_values(a)
+        indices = (self.part, *(x.var for x in (*a.leads, a.row)))
+        return StoredResult(split.sums, (*indices, a.column.var), mean), StoredResult(
+            split.logs, indices, log
+        )
 
     def _query_rows(self) -> ir.Stmt:
         """Build the copy of the queries whose rows fill all tiles."""
@@ -181,6 +203,11 @@ class RunningForm:
         steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
         if not self.analyzer.can_prove(steps >= 0):
             steps = T.max(steps, tirx.IntImm(self.dtype, 0))
+        if self.split is not None:  # each part takes as many steps, as far as there are any
+            most = _ceildiv(steps, self.split.count)
+            begin = self.part * most
+            left = T.min(most, steps - begin)
+            first, steps = first + begin, T.max(left, tirx.IntImm(self.dtype, 0))
         axis = self._iter_var(self.key_tile, self.key_tiles, reduced=True)
         block = self._block("step", [axis], ir.seq(*self._step()), [self.keys, self.values])
         var, zero = ir.Var("j0", self.dtype), tirx.IntImm(self.dtype, 0)
@@ -346,6 +373,9 @@ class RunningForm:
         zero = tirx.IntImm(ir.dtype_of(var), 0)
         kind = IterVar.CommReduce if reduced else IterVar.DataPar
         return IterVar(tvm_ir.Range.from_min_extent(zero, ir.cast_like(extent, var)), var, kind)
+
+    def _block_of(self, name: str, axes: list[Any], body: Any, own: list[Any]) -> Any:
+        return self._block(name, [self._iter_var(v, x) for v, x in axes], body, own)
 
     def _block(self, name: str, iter_vars: list[Any], body: Any, own: list[Any]) -> Any:
         """Build a block of blocks, with what it reads and writes of other blocks' buffers."""

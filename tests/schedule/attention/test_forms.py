@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from tests.schedule.attention.programs import Case, program, reference, run, values
+from tests.schedule.programs import module
 from tvm_hopper import schedule as hs
 
 INF = float("inf")
@@ -83,7 +84,7 @@ def written_out(case):
     o = topi.nn.batch_matmul(topi.cast(p, "float32"), heads(v), transpose_b=False)
     o = topi.transpose(topi.reshape(o, (case.b, case.h, case.n, case.v)), (0, 2, 1, 3))
     o = topi.cast(topi.reshape(o, (case.b, case.n, case.h * case.v)), case.dtype)
-    return tvm.IRModule({"main": te.create_prim_func([q, k, v, o])})
+    return module(q, k, v, o)
 
 
 def test_written_out_attention_with_empty_rows():
@@ -109,7 +110,34 @@ def test_symbolic_lengths():
         np.testing.assert_allclose(run(mod, sized, given)[0], reference(sized, given)[0], atol=2e-3)
 
 
-def test_powers_of_two():
-    """Scores may be exponents of two; what is subtracted may be any number of a row."""
-    s = te.placeholder((2, 8), "float32")
-    del s
+def test_sink_as_a_last_column():
+    """Scores with one more column, whose weights nothing multiplies, shifted twice."""
+    case = Case(
+        h=3,
+        kv=3,
+        n=20,
+        m=40,
+        sink=True,
+        tensors={"sink": ((3,), "float16")},
+        reference=lambda s, p, t: s,
+    )
+    q, k, v = (
+        te.placeholder((case.h, length, case.d), case.dtype, name)
+        for name, length in zip("QKV", (case.n, case.m, case.m), strict=True)
+    )
+    sink = te.placeholder((case.h,), case.dtype, "sink")
+    s = topi.nn.batch_matmul(topi.cast(q, "float32"), topi.cast(k, "float32"))
+    column = te.compute((case.h, case.n, 1), lambda h, i, j: sink[h].astype("float32"), "column")
+    s = topi.concatenate([s, column], axis=-1)
+    s = topi.subtract(s, topi.max(s, axis=-1, keepdims=True))
+    p = topi.strided_slice(topi.nn.softmax(s, axis=-1), [0, 0, 0], [case.h, case.n, case.m])
+    p = topi.cast(p, case.dtype)
+    o = topi.nn.batch_matmul(topi.cast(p, "float32"), topi.cast(v, "float32"), transpose_b=False)
+    mod = module(q, k, v, sink, topi.cast(topi.reshape(o, (1, *o.shape)), case.dtype))
+    given = values(case)
+    for name in "QKV":
+        given[name] = given[name][0]
+    got, _ = run(hs.online(mod, (64, 32), 1), case, given)
+    for name in "QKV":
+        given[name] = given[name][None]
+    np.testing.assert_allclose(got, reference(case, given)[0], atol=2e-3)

@@ -84,7 +84,11 @@ def rounded_to(expr: Any, inner: Any) -> str:
 def split_exponent(expr: Any, key: Any) -> tuple[Any, Any]:
     """Split an exponent into scores and what is subtracted from all of a row, None for nothing."""
     if isinstance(expr, tirx.Sub) and not ir.depends_on(expr.b, [key]):
-        return expr.a, expr.b
+        first = expr.a
+        if isinstance(first, tirx.Sub) and isinstance(without_casts(first.b), ir.TensorLoad):
+            inner, shift = split_exponent(first, key)  # a maximum was subtracted before
+            return (first, expr.b) if shift is None else (inner, shift + expr.b)
+        return first, expr.b
     if isinstance(expr, (tirx.Mul, tirx.Div)) and number(expr.b) is not None:
         inner, shift = split_exponent(expr.a, key)
         by = constant(float(number(expr.b)))  # type: ignore[arg-type]

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -76,6 +77,8 @@ class RunningResults:
             exists = tirx.GT(self.states.row_max, constant(MINUS_INFINITY))
             return tirx.Cast(ir.dtype_of(load), exists)
         found = self.sums.weighted(load)
+        if found is not None:
+            found = self._without_sink(found)
         if found is None or not found.has_weights_of(self.main):
             return None
         states = self.states
@@ -145,6 +148,22 @@ class RunningResults:
 
         return ir.mutate(expr, [(tirx.Add, add)])
 
+    def _without_sink(self, found: WeightedSum) -> WeightedSum:
+        """Take one key more than there are, behind the last, for a sink: without a value."""
+        key = self.main.key
+        if found.value is not None or not _is_one(found.key.extent - key.extent):
+            return found
+
+        def at(place: Any) -> Any:
+            moved = ir.substitute(found.exponent, {found.key.var: place})
+            return self.program.simplify(moved)
+
+        score, shift = split_exponent(at(key.extent), key.var)
+        if shift is None or self.main.shift is None or not same(shift, self.main.shift):
+            return found
+        self.sink = score
+        return replace(found, key=key, exponent=at(key.var))
+
     def _is_sum(self, expr: Any) -> bool:
         load = without_casts(expr)
         found = self.sums.weighted(load) if isinstance(load, ir.TensorLoad) else None
@@ -162,6 +181,10 @@ class RunningResults:
 
         rest = ir.mutate(expr, [(tirx.Div, divide)])
         return not any(ir.uses(rest, x) for x in (states.accumulator, states.row_sum))
+
+
+def _is_one(extent: Any) -> bool:
+    return ir.is_const(ir.simplify(extent), 1)
 
 
 def _is_multiple(expr: Any, var: Any) -> bool:

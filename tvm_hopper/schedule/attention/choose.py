@@ -22,7 +22,7 @@ MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
 MOST_MASKED_KEYS = 128
 STAGES = 2
 STEPS_OF_A_PART = 2  # at least
-MOST_SPLITS = 64
+MOST_SPLITS = 16  # a thread of the second kernel reads as many numbers, one after another
 MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
@@ -130,15 +130,13 @@ def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:
 
     A part has a few steps: what it stores, and the second kernel, take the time of about one.
     """
-    if not shape.may_split or None in (shape.heads, shape.rows, shape.keys):
+    if not shape.may_split or shape.heads is None or shape.rows is None:
         return 1
-    assert shape.heads is not None
-    assert shape.rows is not None
-    assert shape.keys is not None
     blocks = shape.heads * -(-shape.rows // tile[0])
-    steps = -(-shape.keys // tile[1])
-    chip = chip_of_target()
-    return max(1, min(chip.num_sms // blocks, steps // STEPS_OF_A_PART, MOST_SPLITS))
+    most = MOST_SPLITS
+    if shape.keys is not None:
+        most = -(-shape.keys // tile[1]) // STEPS_OF_A_PART
+    return max(1, min(chip_of_target().num_sms // blocks, most, MOST_SPLITS))
 
 
 def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:

@@ -273,7 +273,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     for load in loads:
         exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
-        if len(exact.indices) != len(load.indices) or any(map(_wraps, load.indices)):
+        if len(exact.indices) != len(load.indices) or any(map(wraps, load.indices)):
             raise cannot_schedule(
                 f"block {node.name_hint}",
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
@@ -319,7 +319,7 @@ def _is_inside(load: Any, axes: dict[Any, Any]) -> bool:
     )
 
 
-def _wraps(index: Any) -> bool:
+def wraps(index: Any) -> bool:
     """Tell an index that begins again in the middle, (i + 8) % 40: TVM inverts it without the +."""
     divided = [x.a for kind in (tirx.FloorMod, tirx.FloorDiv) for x in ir.find_all(index, kind)]
     return any(

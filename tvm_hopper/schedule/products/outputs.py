@@ -12,13 +12,18 @@ so that both can be computed from the accumulator, in registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir
+from tvm import s_tir, sym
+from tvm.sym.iter_affine_map import IterMapLevel
+from tvm.tirx import IndexMap
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.column_reads import COLUMNS, column_read
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.analysis.column_reads import COLUMNS, ColumnSegment, read_columns
+from tvm_hopper.errors import ScheduleError, cannot_schedule
+from tvm_hopper.facts.wgmma import MAX_N
+from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import (
     check_one_use,
@@ -27,12 +32,12 @@ from .fuse import (
     hide_own_output,
     inline_block,
     is_needed,
+    wraps,
 )
-from .recognize import loops_around
 
 
-def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
-    """List the types of the tensors that a product and the blocks after it leave in memory."""
+def _with_followers(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Return a product and all blocks after it that are no kernels of their own."""
     seen: list[Any] = []
     todo = [block]
     while todo:
@@ -41,6 +46,12 @@ def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
             continue
         seen.append(current)
         todo += followers(sch, current)
+    return seen
+
+
+def output_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
+    """List the types of the tensors that a product and the blocks after it leave in memory."""
+    seen = _with_followers(sch, block)
     left = [x for x in seen if not followers(sch, x) or is_needed(sch, x)]
     return tuple(ir.dtype_of(sch.get(x).writes[0].source) for x in left)
 
@@ -54,40 +65,143 @@ def check_operands_stay(reader: Any, problems: Sequence[Any], where: str) -> Non
         raise cannot_schedule(where, found, "a separate output", fix)
 
 
-def find_gather(sch: s_tir.Schedule, block: Any) -> int | None:
-    """Return of how many elements the one block after a product makes each of its own, or None.
+@dataclass(frozen=True)
+class Gather:
+    """An epilogue that takes several elements of a row of the product for each of its own.
+
+    Attributes
+    ----------
+    count
+        Columns of the product for each of the output.
+    columns
+        A tile of whole multiples of these holds all that its outputs take.
+    """
+
+    count: int
+    columns: int
+
+
+def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
+    """Make one block of those after a product that take several elements of a row; None: none do.
 
     Parameters
     ----------
     sch : Schedule
-        Not changed.
+        Changed in place.
     block : SBlockRV
         The multiply-add, in plain loops.
+
+    Raises
+    ------
+    ScheduleError
+        A thread does not hold all that an output takes, in any tile.
     """
-    readers = followers(sch, block)
-    if len(readers) != 1 or followers(sch, readers[0]):
+    if not _takes_several(sch, block):
         return None
-    node, product = sch.get(readers[0]), sch.get(block).writes[0].source
+    reader = _join_readers(sch, block)
+    node, product = sch.get(reader), sch.get(block).writes[0].source
     loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
-    loops = loops_around(sch, readers[0])
-    if len(loops) != 2 or len(node.iter_vars) != 2 or any(len(x.indices) != 2 for x in loads):
-        return None
-    row, column = (x.var for x in node.iter_vars)
-    if not all(x.indices[0].same_as(row) for x in loads):
-        return None
-    at = {column: ir.cast_like(loops[1].loop_var, column)}
-    reads = [column_read(ir.substitute(x.indices[1], at), loops[1]) for x in loads]
-    found = {(ir.static_int(x.start), x.step) for x in reads if x is not None}
-    steps = {step for _, step in found}
-    if None in reads or len(found) < 2 or len(steps) != 1:
-        return None
-    (step,) = steps
-    count = step // COLUMNS
-    starts = sorted(start for start, _ in found if start is not None)
-    whole = ir.is_const(ir.simplify(loops[1].extent * count - product.shape[-1]), 0)
-    if not whole or starts != [COLUMNS * i for i in range(count)]:
-        return None
-    return count
+    axes = [x.var for x in node.iter_vars]
+    *_, column = node.iter_vars
+    if any(not _is_own_row(list(x.indices), axes) for x in loads):
+        raise _not_in_a_tile(node, loads)
+    loop = ir.For(column.var, 0, column.dom.extent, ir.ForKind.SERIAL, ir.seq())
+    found = read_columns(node.body.value, lambda x: x.source.same_as(product), loop)
+    whole, extents = ir.static_int(product.shape[-1]), ir.static_int(column.dom.extent)
+    if found.stray is not None or whole is None or extents is None or whole % extents:
+        raise _not_in_a_tile(node, loads, found.stray)
+    count = whole // extents
+    for columns in range(COLUMNS, MAX_N // count + 1, COLUMNS):
+        if all(_is_within(x, columns, columns * count) for x in found.segments):
+            return Gather(count, columns * count)
+    far = max(found.segments, key=lambda x: len(x.reads)).reads
+    raise _not_in_a_tile(node, loads, next(reversed(far)))
+
+
+def _is_own_row(indices: list[Any], axes: list[Any]) -> bool:
+    """Tell whether an element of a product is in the row of the element that a block makes."""
+    pairs = zip(indices[:-1], axes[:-1], strict=False)
+    return len(indices) == len(axes) and all(x.same_as(y) or ir.is_const(x, 0) for x, y in pairs)
+
+
+def _is_within(segment: ColumnSegment, own: int, read: int) -> bool:
+    """Tell whether the n-th `own` columns read none but the n-th `read` ones."""
+    places = range(segment.begin, segment.end, COLUMNS)
+    return all(
+        at // own == (int(x.start) + x.step * i) // read
+        for x in segment.reads.values()
+        for i, at in enumerate(places)
+    )
+
+
+def _not_in_a_tile(node: Any, loads: list[Any], column: Any = None) -> ScheduleError:
+    load = next((x for x in loads if str(x.indices[-1]) == str(column)), loads[-1])
+    return cannot_schedule(
+        f"block {node.name_hint}",
+        f"reads of {load.source.name}{list(loads[0].indices)} and "
+        f"{load.source.name}{list(load.indices)}",
+        "one element of the product for each element of the output, or several that one thread "
+        f"holds: of a row, a multiple of {COLUMNS} columns apart, or the two of a pair (2 j, "
+        f"2 j + 1), within {MAX_N} columns",
+        "make the block a separate kernel: bind its loops to threads",
+    )
+
+
+def _takes_several(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether the one output takes elements of several places for each of its own."""
+    product, *after = _with_followers(sch, block)
+    made = [sch.get(x).writes[0].source for x in (product, *after)]
+    loads = [
+        load
+        for x in after
+        for load in ir.find_all(sch.get(x).body, ir.TensorLoad)
+        if any(load.source.same_as(y) for y in made)
+    ]
+    is_plain = all(isinstance(x, ir.Var) for load in loads for x in load.indices)
+    if is_plain or len(output_dtypes(sch, block)) > 1:
+        return False
+    trial, same = twin(sch)
+    block = same(block)
+    try:
+        with as_one_step():
+            reader = _join_readers(trial, block)
+    except ScheduleError:  # which is said again where each block is inlined
+        return False
+    node, product = trial.get(reader), trial.get(block).writes[0].source
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
+    return len({str(list(x.indices)) for x in loads}) > 1
+
+
+def _join_readers(sch: s_tir.Schedule, block: Any) -> Any:
+    """Make one block of those after a product, in its rows and columns; return that."""
+    while middle := [x for x in followers(sch, block) if followers(sch, x)]:
+        fuse_side_inputs(sch, middle[0], block)
+        inline_block(sch, sch.compute_inline, middle[0])
+    (reader,) = followers(sch, block)
+    fuse_side_inputs(sch, reader, block)
+    shape = sch.get(block).writes[0].source.shape
+    kept = [d for d, n in enumerate(shape) if d >= len(shape) - 2 or not ir.is_const(n, 1)]
+    if len(kept) < len(shape):  # a batch of one
+        rows = IndexMap.from_func(
+            lambda *i: [i[d] for d in kept], ndim=len(shape), index_dtype="int32"
+        )
+        sch.transform_layout(block, ("write", 0), rows)
+    product, node = sch.get(block).writes[0].source, sch.get(reader)
+    axes = {x.var: x.dom for x in node.iter_vars}
+    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product)):
+        place = list(load.indices)
+        if len(axes) == len(place) and place[-2].same_as(node.iter_vars[-2].var):
+            break
+        exact = sym.detect_iter_map(place, axes, True, IterMapLevel.Bijective)
+        if len(exact.indices) == len(place) and not any(map(wraps, place)):
+            dtype = ir.dtype_of(node.iter_vars[0].var)
+
+            at = [ir.Var(x.name, dtype) for x in axes]
+            values = dict(zip(axes, at, strict=True))
+            rows = IndexMap(at, [ir.substitute(x, values) for x in place], None)
+            sch.transform_block_layout(reader, rows)
+            break
+    return reader
 
 
 def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:

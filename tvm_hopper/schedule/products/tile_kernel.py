@@ -30,7 +30,7 @@ from .converted import check_whole, find_converted
 from .gather import fuse_gather
 from .narrow_operands import find_narrow
 from .operands import widest_swizzle
-from .outputs import keep_in_registers, separate_outputs, starts_early
+from .outputs import Gather, keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
 from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
@@ -44,7 +44,7 @@ class TilePlan:
 
     config: MatmulConfig
     axis: str  # along which consumers share a tile: "m" or "n"
-    gathered: int  # elements of the product for each of the output
+    gathered: Gather | None  # what takes several elements of the product for each of the output
     asked_slots: int | None  # operands of the epilogue that were asked to be loaded ahead
     choices: str  # what `explain` says of the choice
     noted: list[int]  # what `keys.CHOSEN_FOR` says
@@ -277,7 +277,7 @@ def _store(
     """Compute the epilogue in the blocks that store, and say how tiles leave."""
     config, operands = tiles.config, 0
     for number, store in enumerate(stores):
-        if tiles.gathered > 1:
+        if tiles.gathered is not None:
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)

@@ -20,7 +20,7 @@ def stores_of(value):
 
 
 def test_halves():
-    func, got, stores = stores_of(
+    _, got, stores = stores_of(
         "acc[i, j] + T.if_then_else(j < 16, -acc[i, j + 16], acc[i, j - 16])"
     )
     assert [str(x.body.value) for x in stores] == [

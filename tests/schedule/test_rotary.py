@@ -1,5 +1,7 @@
 """`hs.matmul` of products whose heads are rotated after them: partners in a row, tables, parts."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -82,10 +84,13 @@ def test_verdict(more):
     judged(sch, mod)
 
 
-def heads(shape, order, depth=64, batched=False):
-    """Return the rotated heads of a product as models write them, a block a step."""
+def heads(shape, order, parts=None, batched=False):
+    """Return the rotated heads of a product as models write them, a block a step.
+
+    `parts`: heads of q, k and v, which are outputs of their own.
+    """
     b, s, h, d = shape
-    lead = (b, s) if batched else (b * s,)
+    depth, lead = 64, (b, s) if batched else (b * s,)
     a, w = te.placeholder((*lead, depth), "float16", "A"), te.placeholder((h * d, depth), "float16")
     cos, sin = (te.placeholder((s, d), "float32", x) for x in ("cos", "sin"))
     k, half = te.reduce_axis((0, depth), "k"), d // 2
@@ -94,42 +99,45 @@ def heads(shape, order, depth=64, batched=False):
         return te.sum(a(*i[:-1], k).astype("float32") * w[i[-1], k].astype("float32"), [k])
 
     c = te.compute((*lead, h * d), product, "C")
-
-    def at(b, s, h, d_):
-        return (*((b, s) if batched else (b * shape[1] + s,)), h * d + d_)
-
-    x = te.compute((b, s, h, d), lambda *i: c(*at(*i)), "X")
-    if order == "bhsd":
-        flat = x
-        x = te.compute((b, h, s, d), lambda b, h, s, d: flat[b, s, h, d], "X_turned")
     place = order.index("s")
-    part = (*x.shape[:3], half)
-    first = te.compute(part, lambda *i: x(*i), "first")
-    minus = te.compute(part, lambda *i: -x(*i[:3], i[3] + half), "minus")
-    other = te.compute(
-        x.shape,
-        lambda *i: tirx.if_then_else(i[3] >= half, first(*i[:3], i[3] - half), minus(*i)),
-        "other",
-    )
-    both = te.compute(
-        x.shape, lambda *i: x(*i) * cos[i[place], i[3]] + other(*i) * sin[i[place], i[3]], "both"
-    )
-    out = te.compute(x.shape, lambda *i: both(*i).astype("float16"), "D")
-    func = te.create_prim_func([a, w, cos, sin, out])
+
+    def rows(b, s):
+        return (b, s) if batched else (b * shape[1] + s,)
+
+    def output(first, count, is_rotated):
+        x = te.compute((b, s, count, d), lambda b, s, h, d_: c(*rows(b, s), (first + h) * d + d_))
+        if order == "bhsd":
+            flat = x
+            x = te.compute((b, count, s, d), lambda b, h, s, d: flat[b, s, h, d])
+        if not is_rotated:
+            return te.compute(x.shape, lambda *i: x(*i).astype("float16"), f"D{first}")
+        minus = te.compute((*x.shape[:3], half), lambda *i: -x(*i[:3], i[3] + half))
+        other = te.compute(
+            x.shape, lambda *i: tirx.if_then_else(i[3] >= half, x(*i[:3], i[3] - half), minus(*i))
+        )
+        both = te.compute(
+            x.shape, lambda *i: x(*i) * cos[i[place], i[3]] + other(*i) * sin[i[place], i[3]]
+        )
+        return te.compute(x.shape, lambda *i: both(*i).astype("float16"), f"D{first}")
+
+    starts = np.cumsum([0, *(parts or (h,))])
+    outputs = [output(int(x), int(y - x), x < 2) for x, y in itertools.pairwise(starts)]
+    func = te.create_prim_func([a, w, cos, sin, *outputs])
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 @pytest.mark.parametrize(
-    ("shape", "order", "batched"),
+    ("shape", "order", "more"),
     [
-        ((1, 40, 2, 32), "bshd", True),  # a batch of one
-        ((2, 20, 2, 32), "bhsd", False),
-        ((2, 20, 1, 64), "bshd", True),
+        ((1, 40, 2, 32), "bshd", {"batched": True}),  # a batch of one
+        ((2, 20, 2, 32), "bhsd", {}),
+        ((2, 20, 4, 32), "bhsd", {"parts": (1, 1, 2), "batched": True}),
+        ((1, 40, 6, 16), "bshd", {"parts": (1, 2, 3)}),  # tiles of several outputs
     ],
 )
-def test_heads_of_several_blocks(shape, order, batched):
-    """Blocks of other axes than the product's become one, in its rows and columns."""
-    mod = heads(shape, order, batched=batched)
+def test_heads_of_several_blocks(shape, order, more):
+    """Blocks of other axes than the product's become one for each output, in rows and columns."""
+    mod = heads(shape, order, **more)
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C")
     judged(sch, mod)

@@ -13,7 +13,6 @@ accumulator there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +26,7 @@ from .config import ARCH, MatmulConfig, find_violations, split_axis
 from .field_values import THREADS, UNTRANSPOSED, WEIGHTS
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import CONFIGS_SHOWN, RankedTile, rank_both
-from .outputs import Gather
+from .outputs import Gather, takes_several
 from .product_shape import ProductShape
 from .recognize import Matmul
 
@@ -149,6 +148,15 @@ def is_whole(tile: tuple[int, int, int], consumers: int, columns: int) -> bool:
     return tile[1] % (groups * columns) == 0
 
 
+def is_gather(sch: s_tir.Schedule, store: Any) -> bool:
+    """Tell whether what reads a stored product takes several elements of it, past the crop."""
+    while readers := followers(sch, store):
+        if takes_several(sch, store, readers[0]):
+            return True
+        store = readers[0]
+    return False
+
+
 def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, gathered: Gather) -> Any:
     """Move the block after the product to its tile, in place of what stores the accumulator.
 
@@ -174,26 +182,24 @@ def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, gathered: Gather) ->
         inline_block(sch, sch.compute_inline, reader)
         reader = following
     fuse_side_inputs(sch, reader, store)
-    own = gathered.columns // gathered.count
+    start, count = gathered.start(sch.get(reader).writes[0].source), gathered.count
 
-    def note_region(buffer: Any, size: int, group: Callable[[Any], Any]) -> None:
-        """Say which columns a block reads, from those of a group on."""
+    def note_region(buffer: Any) -> None:
+        """Say which columns a block reads: of a whole tile these are all of the tile's."""
         reads = sch.get(reader).reads
         index = next(i for i, x in enumerate(reads) if x.source.same_as(buffer))
 
         def region(*at: Any) -> list[Any]:
-            first = group(at[-1])
-            return [*((x, x + 1) for x in at[:-1]), (first, first + size)]
+            first = (at[-1] + start) * count
+            return [*((x, x + 1) for x in at[:-1]), (first, first + count)]
 
         sch.annotate_buffer_access(reader, index, "read", region)
 
-    # The hull of whole groups, which TVM finds no way to from the indices themselves.
-    product, count = sch.get(store).writes[0].source, gathered.count
-    note_region(product, count, lambda j: j * count)
+    note_region(sch.get(store).writes[0].source)  # TVM finds no way to it from the indices
     sch.reverse_compute_at(reader, part, preserve_unit_loops=True)
     sch.unannotate(reader, READ_REGION)
     summed = sch.get(store).reads[0].source
     inline_block(sch, sch.compute_inline, store)
     # TVM would size the tile by all indices, also where a condition keeps them from being read.
-    note_region(summed, gathered.columns, lambda j: j // own * gathered.columns)
+    note_region(summed)
     return reader

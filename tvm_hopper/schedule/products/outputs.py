@@ -11,7 +11,8 @@ so that both can be computed from the accumulator, in registers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,7 @@ def check_operands_stay(reader: Any, problems: Sequence[Any], where: str) -> Non
 
 @dataclass(frozen=True)
 class Gather:
-    """An epilogue that takes several elements of a row of the product for each of its own.
+    """Epilogues that take several elements of a row of the product for each of their own.
 
     Attributes
     ----------
@@ -75,19 +76,26 @@ class Gather:
         Columns of the product for each of the output.
     columns
         A tile of whole multiples of these holds all that its outputs take.
+    starts
+        By the output's tensor: the product's column that belongs to its first one.
     """
 
     count: int
     columns: int
+    starts: tuple[tuple[Any, int], ...]
+
+    def start(self, output: Any) -> int:
+        """Return the product's column that belongs to the first one of an output."""
+        return next(start for x, start in self.starts if x.same_as(output))
 
 
 def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
-    """Make one block of those after a product that take several elements of a row; None: none do.
+    """Make one block for each output of a product if some take several elements of a row.
 
     Parameters
     ----------
     sch : Schedule
-        Changed in place.
+        Changed in place, unless None is returned: no output takes several.
     block : SBlockRV
         The multiply-add, in plain loops.
 
@@ -96,26 +104,67 @@ def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
     ScheduleError
         A thread does not hold all that an output takes, in any tile.
     """
-    if not _takes_several(sch, block):
+    after = _with_followers(sch, block)
+    made = [sch.get(x).writes[0].source for x in after]
+    loads = [
+        load
+        for x in after[1:]
+        for load in ir.find_all(sch.get(x).body, ir.TensorLoad)
+        if any(load.source.same_as(y) for y in made)
+    ]
+    if all(isinstance(x, ir.Var) for load in loads for x in load.indices):
         return None
-    reader = _join_readers(sch, block)
-    node, product = sch.get(reader), sch.get(block).writes[0].source
-    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
+    trial, same = twin(sch)
+    try:
+        with as_one_step():
+            readers = _join_readers(trial, same(block))
+    except ScheduleError:  # said again where each block is inlined
+        return None
+    if not any(takes_several(trial, same(block), x) for x in readers):
+        return None
+    readers = _join_readers(sch, block)
+    product = sch.get(block).writes[0].source
+    several = [sch.get(x) for x in readers if takes_several(sch, block, x)]
+    found = [_columns_taken(x, product) for x in several]
+    count, columns = found[0][0], math.lcm(*(x for _, x, _ in found))
+    if columns > MAX_N or (len(readers) > 1 and any(x > 1 for x, _, _ in found)):
+        raise _not_in_a_tile(several[0], product)
+    starts = zip(several, found, strict=True)
+    return Gather(count, columns, tuple((x.writes[0].source, y) for x, (_, _, y) in starts))
+
+
+def takes_several(sch: s_tir.Schedule, block: Any, reader: Any) -> bool:
+    """Tell whether a block takes elements of several places of what another one writes."""
+    return len({str(list(x.indices)) for x in _loads(sch.get(reader), sch.get(block))}) > 1
+
+
+def _loads(node: Any, maker: Any) -> list[Any]:
+    made = maker.writes[0].source
+    return ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(made))
+
+
+def _columns_taken(node: Any, product: Any) -> tuple[int, int, int]:
+    """Return the columns of a product for each of an output, of a group of them, and the first."""
     axes = [x.var for x in node.iter_vars]
-    *_, column = node.iter_vars
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     if any(not _is_own_row(list(x.indices), axes) for x in loads):
-        raise _not_in_a_tile(node, loads)
-    loop = ir.For(column.var, 0, column.dom.extent, ir.ForKind.SERIAL, ir.seq())
+        raise _not_in_a_tile(node, product)
+    extent = node.iter_vars[-1].dom.extent
+    loop = ir.For(axes[-1], 0, extent, ir.ForKind.SERIAL, ir.seq())
     found = read_columns(node.body.value, lambda x: x.source.same_as(product), loop)
-    whole, extents = ir.static_int(product.shape[-1]), ir.static_int(column.dom.extent)
-    if found.stray is not None or whole is None or extents is None or whole % extents:
-        raise _not_in_a_tile(node, loads, found.stray)
-    count = whole // extents
-    for columns in range(COLUMNS, MAX_N // count + 1, COLUMNS):
-        if all(_is_within(x, columns, columns * count) for x in found.segments):
-            return Gather(count, columns * count)
+    if found.stray is not None or ir.static_int(product.shape[-1]) is None:
+        raise _not_in_a_tile(node, product, found.stray)
+    shifts = [ir.static_int(ir.simplify(x.indices[-1] - axes[-1])) for x in loads]
+    ways = [(1, x) for x in dict.fromkeys(shifts) if x is not None and x % COLUMNS == 0]
+    ways = ways or [(int(product.shape[-1]) // int(extent), 0)]
+    for columns in range(COLUMNS, MAX_N + 1, COLUMNS):
+        for count, start in ways:
+            if columns % (COLUMNS * count) == 0 and all(
+                _is_within(x, columns // count, columns, start) for x in found.segments
+            ):
+                return count, columns, start
     far = max(found.segments, key=lambda x: len(x.reads)).reads
-    raise _not_in_a_tile(node, loads, next(reversed(far)))
+    raise _not_in_a_tile(node, product, next(reversed(far)))
 
 
 def _is_own_row(indices: list[Any], axes: list[Any]) -> bool:
@@ -124,17 +173,18 @@ def _is_own_row(indices: list[Any], axes: list[Any]) -> bool:
     return len(indices) == len(axes) and all(x.same_as(y) or ir.is_const(x, 0) for x, y in pairs)
 
 
-def _is_within(segment: ColumnSegment, own: int, read: int) -> bool:
-    """Tell whether the n-th `own` columns read none but the n-th `read` ones."""
+def _is_within(segment: ColumnSegment, own: int, read: int, start: int) -> bool:
+    """Tell whether the n-th `own` columns, counted from `start`, read only the n-th `read`."""
     places = range(segment.begin, segment.end, COLUMNS)
     return all(
-        at // own == (int(x.start) + x.step * i) // read
+        (at + start) // own == (int(x.start) + x.step * i) // read
         for x in segment.reads.values()
         for i, at in enumerate(places)
     )
 
 
-def _not_in_a_tile(node: Any, loads: list[Any], column: Any = None) -> ScheduleError:
+def _not_in_a_tile(node: Any, product: Any, column: Any = None) -> ScheduleError:
+    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     load = next((x for x in loads if str(x.indices[-1]) == str(column)), loads[-1])
     return cannot_schedule(
         f"block {node.name_hint}",
@@ -147,61 +197,51 @@ def _not_in_a_tile(node: Any, loads: list[Any], column: Any = None) -> ScheduleE
     )
 
 
-def _takes_several(sch: s_tir.Schedule, block: Any) -> bool:
-    """Tell whether the one output takes elements of several places for each of its own."""
-    product, *after = _with_followers(sch, block)
-    made = [sch.get(x).writes[0].source for x in (product, *after)]
-    loads = [
-        load
-        for x in after
-        for load in ir.find_all(sch.get(x).body, ir.TensorLoad)
-        if any(load.source.same_as(y) for y in made)
-    ]
-    is_plain = all(isinstance(x, ir.Var) for load in loads for x in load.indices)
-    if is_plain or len(output_dtypes(sch, block)) > 1:
-        return False
-    trial, same = twin(sch)
-    block = same(block)
-    try:
-        with as_one_step():
-            reader = _join_readers(trial, block)
-    except ScheduleError:  # which is said again where each block is inlined
-        return False
-    node, product = trial.get(reader), trial.get(block).writes[0].source
-    loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
-    return len({str(list(x.indices)) for x in loads}) > 1
-
-
-def _join_readers(sch: s_tir.Schedule, block: Any) -> Any:
-    """Make one block of those after a product, in its rows and columns; return that."""
-    while middle := [x for x in followers(sch, block) if followers(sch, x)]:
-        fuse_side_inputs(sch, middle[0], block)
-        inline_block(sch, sch.compute_inline, middle[0])
-    (reader,) = followers(sch, block)
-    fuse_side_inputs(sch, reader, block)
+def _join_readers(sch: s_tir.Schedule, block: Any) -> list[Any]:
+    """Make one block for each output of a product, in its rows and columns; return them."""
+    _inline_between(sch, block, lambda x: None)
     shape = sch.get(block).writes[0].source.shape
     kept = [d for d, n in enumerate(shape) if d >= len(shape) - 2 or not ir.is_const(n, 1)]
-    if len(kept) < len(shape):  # a batch of one
+    readers = followers(sch, block)
+    if len(kept) < len(shape) and not is_needed(sch, block):  # a batch of one
         rows = IndexMap.from_func(
             lambda *i: [i[d] for d in kept], ndim=len(shape), index_dtype="int32"
         )
         sch.transform_layout(block, ("write", 0), rows)
-    product, node = sch.get(block).writes[0].source, sch.get(reader)
+    for reader in readers:
+        fuse_side_inputs(sch, reader, block)
+        _use_rows_and_columns(sch, block, reader)
+    return readers
+
+
+def _use_rows_and_columns(sch: s_tir.Schedule, block: Any, reader: Any) -> None:
+    """Let the axes of a block be those of the product, (b s, h d) in place of (b, h, s, d)."""
+    node = sch.get(reader)
     axes = {x.var: x.dom for x in node.iter_vars}
-    for load in ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product)):
-        place = list(load.indices)
-        if len(axes) == len(place) and place[-2].same_as(node.iter_vars[-2].var):
-            break
+    for load in _loads(node, sch.get(block)):
+        if len(axes) == len(load.indices) and load.indices[-2].same_as(node.iter_vars[-2].var):
+            return
+        start = dict.fromkeys(axes, 0)  # of a part of the columns
+        place = [ir.simplify(x - ir.substitute(x, start)) for x in load.indices]
         exact = sym.detect_iter_map(place, axes, True, IterMapLevel.Bijective)
         if len(exact.indices) == len(place) and not any(map(wraps, place)):
             dtype = ir.dtype_of(node.iter_vars[0].var)
-
             at = [ir.Var(x.name, dtype) for x in axes]
             values = dict(zip(axes, at, strict=True))
             rows = IndexMap(at, [ir.substitute(x, values) for x in place], None)
             sch.transform_block_layout(reader, rows)
-            break
-    return reader
+            return
+
+
+def _inline_between(sch: s_tir.Schedule, block: Any, check: Callable[[Any], None]) -> None:
+    """Inline what lies between a product and its outputs, after `check` of each block."""
+    while middle := [b for b in followers(sch, block) if followers(sch, b)]:
+        current = middle[0]
+        check(current)
+        fuse_side_inputs(sch, current, block)
+        if is_needed(sch, current):
+            sch.cache_write(current, 0, "global", consumer_blocks=followers(sch, current))
+        inline_block(sch, sch.compute_inline, current)
 
 
 def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -219,16 +259,11 @@ def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
     ScheduleError
         TVM cannot inline a block, or one that reads the product does not read each element once.
     """
-    while middle := [b for b in followers(sch, block) if followers(sch, b)]:
-        current = middle[0]
-        check_one_use(sch, block, current)
-        fuse_side_inputs(sch, current, block)
-        if is_needed(sch, current):
-            sch.cache_write(current, 0, "global", consumer_blocks=followers(sch, current))
-        inline_block(sch, sch.compute_inline, current)
+    _inline_between(sch, block, lambda x: check_one_use(sch, block, x))
     outputs = followers(sch, block)
     for output in outputs:
-        check_one_use(sch, block, output)
+        if not takes_several(sch, block, output):  # find_gather has looked at those
+            check_one_use(sch, block, output)
         fuse_side_inputs(sch, output, block)
         hide_own_output(sch, output)
     return outputs

@@ -27,7 +27,7 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 from . import fuse
 from .config import MatmulConfig, Roles
 from .converted import check_whole, find_converted
-from .gather import fuse_gather
+from .gather import fuse_gather, is_gather
 from .narrow_operands import find_narrow
 from .operands import widest_swizzle
 from .outputs import Gather, keep_in_registers, separate_outputs, starts_early
@@ -277,7 +277,7 @@ def _store(
     """Compute the epilogue in the blocks that store, and say how tiles leave."""
     config, operands = tiles.config, 0
     for number, store in enumerate(stores):
-        if tiles.gathered is not None:
+        if tiles.gathered is not None and is_gather(sch, store):
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir, sym
+from tvm import ir as tvm_ir
+from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 from tvm.tirx import IndexMap
 
@@ -124,13 +125,34 @@ def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
         return None
     readers = _join_readers(sch, block)
     product = sch.get(block).writes[0].source
-    several = [sch.get(x) for x in readers if takes_several(sch, block, x)]
+    several = [with_plain_indices(sch.get(x)) for x in readers if takes_several(sch, block, x)]
     found = [_columns_taken(x, product) for x in several]
     count, columns = found[0][0], math.lcm(*(x for _, x, _ in found))
     if columns > MAX_N or (len(readers) > 1 and any(x > 1 for x, _, _ in found)):
         raise _not_in_a_tile(several[0], product)
     starts = zip(several, found, strict=True)
     return Gather(count, columns, tuple((x.writes[0].source, y) for x, (_, _, y) in starts))
+
+
+def with_plain_indices(block: Any) -> Any:
+    """Simplify a block's indices by what its variables run over: of j below N, j % N is j."""
+    analyzer = sym.Analyzer()
+    for x in block.iter_vars:
+        analyzer.bind(x.var, x.dom)
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        return tirx.BufferLoad(node.source, [analyzer.simplify(x) for x in node.indices])
+
+    def touch(node: ir.TensorRegion, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        ranges = [
+            tvm_ir.Range.from_min_extent(*map(analyzer.simplify, (x.min, x.extent)))
+            for x in node.region
+        ]
+        return tirx.BufferRegion(node.source, ranges)
+
+    return ir.mutate(block, [(ir.TensorLoad, load), (ir.TensorRegion, touch)])
 
 
 def takes_several(sch: s_tir.Schedule, block: Any, reader: Any) -> bool:

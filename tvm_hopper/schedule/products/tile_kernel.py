@@ -194,8 +194,13 @@ def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePla
     else:
         part, n_tile = sch.split(n_tile, [config.sharers, None])
     steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
-    rows = sch.fuse(*lead, m_outer) if lead else m_outer
+    outer = [*lead, m_outer]
+    if (len(lead) > 1 or parts > 1) and not isinstance(problem.m.extent, int):
+        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, and
+        # not which rows a block of a cluster has at x % tiles.
+        outer = [m_outer, *lead]
+    sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
+    rows = sch.fuse(*outer) if lead else m_outer
     return TileLoops(rows, n_outer, tuple(blocks), part, k_parts, k_outer)
 
 

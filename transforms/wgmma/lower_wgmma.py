@@ -55,7 +55,7 @@ from tvm_hopper.transforms.common.explain_notes import (
 )
 from tvm_hopper.transforms.common.stage_annotations import drop_stages
 from tvm_hopper.transforms.common.unroll_accumulator_parts import unroll
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
 
 from .epilogue_prefetch import put_ahead, take_ahead
@@ -69,6 +69,7 @@ from .register_operand import emit_operand, words_of
 from .register_operand_plan import RegisterOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
+from .split_columns import plan_columns, split_columns
 from .stores.fragment_shared_stores import StagedFragment
 from .stores.fragment_transposed_stores import stored_by
 from .tile_operand import TileOperand
@@ -314,7 +315,7 @@ def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_noted(func, lower)
 
 
-LowerWgmma = function_pass("LowerWgmma", _lower_mma)
+LowerWgmma = function_pass("LowerWgmma", kernel_step(plan_columns, split_columns), _lower_mma)
 
 
 def find_fallbacks(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Fallback]:

@@ -204,10 +204,13 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
     name = str(sch.get(consumer).name_hint)
     trial = sch.copy()
     inline_block(trial, trial.reverse_compute_inline, consumer)
-    after = _bounds(trial, store)
+    loops = [trial.get(x) for x in trial.get_loops(store)]
+    after = [*_bounds(trial, store), *(x.loop_var < x.extent for x in loops)]
+    whole = [_multiplied(x) for x in after]
     analyzer = sym.Analyzer()
     for bound in before:
-        known = any(tvm_ffi.structural_equal(bound, x) for x in after)
+        multiplied = _multiplied(bound)
+        known = any(tvm_ffi.structural_equal(multiplied, x) for x in whole)
         if known:
             continue
         with contextlib.ExitStack() as scopes:
@@ -220,6 +223,15 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
                     "the product's own rows and columns, or a tile that divides it",
                     "choose a tile that divides the product, or make the block a separate kernel",
                 )
+
+
+def _multiplied(bound: Any) -> Any:
+    """Return a // b < c as a < c * b: of a symbolic b TVM does not see that they are the same."""
+    while isinstance(bound, tirx.LT) and isinstance(bound.a, tirx.FloorDiv):
+        bound = tirx.LT(bound.a.a, bound.b * bound.a.b)
+    if not isinstance(bound, tirx.LT):
+        return bound
+    return tirx.LT(ir.simplify(bound.a), ir.simplify(bound.b))
 
 
 def _bounds(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -273,7 +285,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     for load in loads:
         exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
-        if len(exact.indices) != len(load.indices) or any(map(_wraps, load.indices)):
+        if len(exact.indices) != len(load.indices) or any(map(wraps, load.indices)):
             raise cannot_schedule(
                 f"block {node.name_hint}",
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
@@ -319,7 +331,7 @@ def _is_inside(load: Any, axes: dict[Any, Any]) -> bool:
     )
 
 
-def _wraps(index: Any) -> bool:
+def wraps(index: Any) -> bool:
     """Tell an index that begins again in the middle, (i + 8) % 40: TVM inverts it without the +."""
     divided = [x.a for kind in (tirx.FloorMod, tirx.FloorDiv) for x in ir.find_all(index, kind)]
     return any(

@@ -27,10 +27,10 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 from . import fuse
 from .config import MatmulConfig, Roles
 from .converted import check_whole, find_converted
-from .gather import fuse_gather
+from .gather import fuse_gather, is_gather
 from .narrow_operands import find_narrow
 from .operands import widest_swizzle
-from .outputs import keep_in_registers, separate_outputs, starts_early
+from .outputs import Gather, keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
 from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
@@ -44,7 +44,7 @@ class TilePlan:
 
     config: MatmulConfig
     axis: str  # along which consumers share a tile: "m" or "n"
-    gathered: int  # elements of the product for each of the output
+    gathered: Gather | None  # what takes several elements of the product for each of the output
     asked_slots: int | None  # operands of the epilogue that were asked to be loaded ahead
     choices: str  # what `explain` says of the choice
     noted: list[int]  # what `keys.CHOSEN_FOR` says
@@ -194,8 +194,13 @@ def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePla
     else:
         part, n_tile = sch.split(n_tile, [config.sharers, None])
     steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
-    rows = sch.fuse(*lead, m_outer) if lead else m_outer
+    outer = [*lead, m_outer]
+    if (len(lead) > 1 or parts > 1) and not isinstance(problem.m.extent, int):
+        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, and
+        # not which rows a block of a cluster has at x % tiles.
+        outer = [m_outer, *lead]
+    sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
+    rows = sch.fuse(*outer) if lead else m_outer
     return TileLoops(rows, n_outer, tuple(blocks), part, k_parts, k_outer)
 
 
@@ -277,7 +282,7 @@ def _store(
     """Compute the epilogue in the blocks that store, and say how tiles leave."""
     config, operands = tiles.config, 0
     for number, store in enumerate(stores):
-        if tiles.gathered > 1:
+        if tiles.gathered is not None and is_gather(sch, store):
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)

@@ -96,6 +96,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     axes = [x for x in loops if not ir.is_const(x.extent, 1)]
     units = tuple(x for x in loops if ir.is_const(x.extent, 1))
     store = realize.block.body
+    axes = _in_order(axes, store.indices)  # a packed tensor may be walked the other way
     own = [x.loop_var for x in axes]
     whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
     always = ir.is_const(realize.predicate, 1)
@@ -135,6 +136,12 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, 
             name = f"{load.source.name}_rows"
             found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
     return tuple(found)
+
+
+def _in_order(loops: list[ir.For], indices: Any) -> list[ir.For]:
+    """Return loops in the order of the indices that they move, as they are if they are not that."""
+    own = [x for i in indices for x in loops if isinstance(i, ir.Var) and i.same_as(x.loop_var)]
+    return own if len(own) == len(loops) else loops
 
 
 def _are_plain(indices: Any, wanted: list[ir.Var]) -> bool:

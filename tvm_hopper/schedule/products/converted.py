@@ -1,6 +1,6 @@
-"""Operands that are converted on their way: a narrower type in memory, 16 bits where they multiply.
+"""Operands that are converted on their way: fewer bytes in memory, 16 bits where they multiply.
 
-    F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits
+    F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits, or several elements in a word
     C[i, j] += A[i, k] * F[j, k]
   ->
     for k0:
@@ -30,7 +30,7 @@ from .classes import ClassKernel, product_of
 from .config import ARCH, MatmulConfig, split_axis
 from .field_values import TRANSPOSED, UNTRANSPOSED
 from .model import RankedTile, rank_both, with_tile
-from .narrow_operands import find_narrow
+from .narrow_operands import find_decoder
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
@@ -39,18 +39,18 @@ TRIED = 200  # configurations, the best ones first
 
 
 def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
-    """Return the operands of a product that blocks before it convert, with their types in memory.
+    """Return the operands of a product that blocks before it convert, with their bytes in memory.
 
     The blocks are those that `fuse_prologue` leaves.
     """
     found = []
     for producer in sch.get_producers(block):
-        narrow = find_narrow(sch.get(producer))
+        decoder = find_decoder(sch.get(producer))
         made = [x.source for x in sch.get(producer).writes]
         found += [
-            replace(operand, stored=ir.dtype_of(narrow))
+            replace(operand, stored_bytes=decoder.num_bytes)
             for operand in (problem.lhs, problem.rhs)
-            if narrow is not None and operand.buffer.same_as(made[0])
+            if decoder is not None and operand.buffer.same_as(made[0])
         ]
     return found
 
@@ -97,27 +97,24 @@ def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> No
 
 
 def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOperand) -> None:
-    """Refuse an operand that lies in memory in an order that registers or TMA cannot take."""
+    """Refuse a packed tensor of which TMA cannot load tiles."""
     makers = [sch.get(x) for x in sch.get_producers(block)]
     (maker,) = (x for x in makers if x.writes[0].source.same_as(operand.buffer))
-    narrow = find_narrow(maker).source
-    tensor, fix = f"{where}, tensor {narrow.name}", f"convert it {FIRST}"
-    if operand.major != "k":
-        found = f"{operand.stored} whose neighbours in memory are not neighbours along k"
-        raise cannot_schedule(tensor, found, "rows along k, as a register has them", fix)
-    row = ir.static_int(narrow.shape[-1])
-    size = dtype_bytes(operand.stored)
-    if len(narrow.ty.strides) or row is None or row * size % BULK_ALIGNMENT:
-        found = f"rows of {narrow.shape[-1] if row is None else row} {operand.stored} elements"
+    decoder = find_decoder(maker)
+    assert decoder is not None
+    packed = decoder.packed
+    row, dtype = ir.static_int(packed.shape[-1]), ir.dtype_of(packed)
+    if len(packed.ty.strides) or row is None or row * dtype_bytes(dtype) % BULK_ALIGNMENT:
+        found = f"rows of {packed.shape[-1] if row is None else row} {dtype} elements"
         need = f"a tensor without strides whose rows are multiples of {BULK_ALIGNMENT} bytes"
-        raise cannot_schedule(tensor, found, need, fix)
+        raise cannot_schedule(f"{where}, tensor {packed.name}", found, need, f"convert it {FIRST}")
 
 
 def choose_converted(
     problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
 ) -> MatmulConfig:
     """Choose the tile of a product with a converted operand, which is not padded."""
-    if config.tile is not None or not (problem.lhs.stored or problem.rhs.stored):
+    if config.tile is not None or not (problem.lhs.stored_bytes or problem.rhs.stored_bytes):
         return config
     wanted = product_of(problem, kernel, outputs)
     shape = wanted.transposed if config.transposed else wanted
@@ -145,7 +142,7 @@ def _has_room(best: RankedTile) -> bool:
 def check_whole(problem: Matmul, tile: tuple[Any, Any, Any]) -> None:
     """Refuse tiles that do not divide a converted operand: it is not padded."""
     operand = problem.lhs
-    if not operand.stored:
+    if not operand.stored_bytes:
         return
     for side, axis, size in (("rows", problem.m, tile[0]), ("columns", problem.k, tile[2])):
         if not ir.is_const(ir.simplify(axis.extent % size), 0):

@@ -65,7 +65,8 @@ class MatmulOperand:
     dtype: str
     major: str  # "k" or "mn": which dimension is contiguous in memory
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
-    stored: str = ""  # type in memory, where it is converted on its way (converted.py)
+    # bytes of an element in memory, where it is converted on its way (converted.py); else 0
+    stored_bytes: float = 0
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ from . import fuse
 from .config import MatmulConfig, Roles
 from .converted import check_whole, find_converted
 from .gather import fuse_gather
-from .narrow_operands import find_narrow
+from .narrow_operands import find_decoder
 from .operands import widest_swizzle
 from .outputs import keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
@@ -232,18 +232,21 @@ def convert_operand(
 ) -> None:
     """Bring tiles of an operand to shared memory in their narrow type; threads convert them."""
     (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
-    narrow = find_narrow(sch.get(maker)).source
+    decoder = find_decoder(sch.get(maker))
+    assert decoder is not None
+    moving = [i for i, x in enumerate(decoder.load.indices) if not ir.is_const(x, 0)]
     sch.set_scope(maker, 0, "local")
     sch.compute_at(maker, place)
     reads = [x.source for x in sch.get(maker).reads]
-    copy = sch.cache_read(maker, next(i for i, x in enumerate(reads) if x.same_as(narrow)), SHARED)
+    packed = next(i for i, x in enumerate(reads) if x.same_as(decoder.packed))
+    copy = sch.cache_read(maker, packed, SHARED)
     sch.compute_at(copy, place, index=0)
     row = (ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0) * dtype_bytes(
-        ir.dtype_of(narrow)
+        ir.dtype_of(decoder.packed)
     )
     steps.async_copy(sch, copy, "tma", widest_swizzle(row))
-    for one in (copy, maker):
-        drop_unit_dims(sch, one, operand.kept)
+    drop_unit_dims(sch, copy, tuple(moving[-2:]))
+    drop_unit_dims(sch, maker, operand.kept)
 
 
 def copy_operand(

@@ -1,0 +1,107 @@
+"""Products with weights of a few bits in words, and values of groups of them, as programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from .workloads import Extent, _extent
+
+# What each format packs: bits, along k or along n, and in which order neighbours lie in a word.
+ORDERS = {"plain": (0, 1, 2, 3, 4, 5, 6, 7), "awq": (0, 4, 1, 5, 2, 6, 3, 7)}
+
+
+def grouped_weight(
+    m: Extent,
+    n: int,
+    k: int,
+    bits: int = 4,
+    group: int = 32,
+    dtype: str = "float16",
+    along: str = "k",
+    is_kn: bool = False,
+    zeros: str = "",
+    order: str = "plain",
+    stored: str = "uint32",
+) -> tvm.IRModule:
+    """Return D[i, j] = sum of X[i, k] F[j, k], F[j, k] = (field(W, j, k) - zero) * S[j, k // group].
+
+    Parameters
+    ----------
+    m, n, k : int or str
+        Rows of X, rows of F, and the depth; `m` may be the name of a symbol.
+    bits, stored : int, str
+        Of a field, and the type of the words that hold them.
+    group : int
+        Neighbours along k that have one scale.
+    dtype : str
+        Type of X, S, F and D; sums are float32.
+    along : str
+        "k" or "n": which neighbours are in a word.
+    is_kn : bool
+        Whether words and values are stored as [k, n], and not as [n, k].
+    zeros : str
+        "": 2^(bits - 1) - 1, as MLC-LLM has it; "values": a tensor Z of `dtype`, one element for
+        each scale; "packed": fields along n, as AWQ and GPTQ have them.
+    order : str
+        Where in a word each of its elements is: "plain", or "awq".
+
+    Returns
+    -------
+    mod : IRModule
+        `main(X, W, S, Z, D)`, Z if there is one.
+    """
+    rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))
+    per_word = int("".join(x for x in stored if x.isdigit())) // bits
+    mask, places = (1 << bits) - 1, ORDERS[order]
+    by_k, by_n = (per_word, 1) if along == "k" else (1, per_word)
+
+    def shape(a: int, b: int) -> tuple[int, int]:  # of what has its rows along n, or turned
+        return (b, a) if is_kn else (a, b)
+
+    def at(tensor: Any, j: Any, r: Any) -> Any:
+        return tensor(*shape(j, r))
+
+    def field(word: Any, place: Any) -> Any:
+        number = place % per_word
+        if order != "plain":
+            (first, second) = (number // 2, number % 2)  # even ones in the lower half
+            number = first + second * (per_word // 2) if order == "awq" else number
+        moved = tirx.shift_right(word, (number * bits).astype(stored))
+        return tirx.bitwise_and(moved, tirx.const(mask, stored)).astype(dtype)
+
+    groups = -(-k // group)
+    x = te.placeholder((rows, depth), dtype, "X")
+    w = te.placeholder(shape(-(-n // by_n), -(-k // by_k)), stored, "W")
+    s = te.placeholder(shape(n, groups), dtype, "S")
+    packed = zeros == "packed"
+    z = te.placeholder(
+        shape(-(-n // per_word), groups) if packed else shape(n, groups),
+        stored if packed else dtype,
+        "Z",
+    )
+    middle = tirx.const((1 << (bits - 1)) - 1, dtype)
+
+    def decode(j: Any, r: Any) -> Any:
+        place = r if along == "k" else j
+        value = field(at(w, j // by_n, r // by_k), place)
+        if packed:
+            zero = field(at(z, j // per_word, r // group), j)
+        else:
+            zero = at(z, j, r // group) if zeros else middle
+        return (value - zero) * at(s, j, r // group)
+
+    f = te.compute(shape(columns, depth), lambda a, b: decode(*shape(a, b)), name="dequantize")
+    axis = te.reduce_axis((0, depth), "k")
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(x[i, axis].astype("float32") * at(f, j, axis).astype("float32"), [axis])
+
+    c = te.compute((rows, columns), term, "C")
+    d = te.compute((rows, columns), lambda *i: c(*i).astype(dtype), "D")
+    func: tirx.PrimFunc = te.create_prim_func(
+        [x, w, s, *([z] if zeros else []), d], index_dtype_override="int64"
+    )
+    return tvm.IRModule({"main": func})

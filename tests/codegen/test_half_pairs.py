@@ -29,7 +29,7 @@ def run(text, dtype, **given):
                 both = f"y & ({expr})" if "&=" in line else expr
                 values[name] = eval(
                     re.sub(r"(0x[0-9a-f]+)u", r"np.uint32(\1)", both), {"np": np}, values
-                )  # noqa: E501, S307
+                )
         if "prmt" in line:
             other = int(re.findall(r"%1, (\w+), %2", line)[0], 16)
             selector = int(values["byte"] * 0x101 + 0x4040)

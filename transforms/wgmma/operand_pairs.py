@@ -28,7 +28,6 @@ from .shared_pair_loads import SharedPair
 OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 _INTEGER = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
 BYTE_BITS = 8
-BYTES_MASK = (1 << BYTE_BITS) - 1
 NIBBLE_BITS = 4
 # The largest integer up to which a type has all.
 _MOST = {"int8": 127, "uint8": 255, "float16": 2048, "bfloat16": 256}
@@ -97,9 +96,9 @@ class HalfPair:
         """Return a small integer that is subtracted from both, as a uint32; None if it is none."""
         if not tvm_ffi.structural_equal(x, y):
             return None
-        value = getattr(x, "value", None)
         if isinstance(x, tirx.FloatImm):
-            is_small = float(value).is_integer() and 0 <= value <= half_pairs.MOST_ZERO
+            value = float(x.value)
+            is_small = value.is_integer() and 0 <= value <= half_pairs.MOST_ZERO
             return tirx.const(int(value), "uint32") if is_small else None
         found = Field.of(x, self.analyzer) if isinstance(x, tirx.Cast) else None
         return found.value if found and found.mask <= half_pairs.MOST_ZERO else None
@@ -109,21 +108,25 @@ class HalfPair:
         first, second = Field.of(x, self.analyzer), Field.of(y, self.analyzer)
         if first is None or second is None or first.mask != second.mask:
             return None
-        apart = self.analyzer.simplify(second.shift - first.shift)
-        is_one = tvm_ffi.structural_equal(first.word, second.word)
-        aligned = self.analyzer.modular_set(first.shift)
-        starts = {n: int(aligned.coeff) % n == int(aligned.base) % n == 0 for n in (8, 16)}
-        if is_one and first.mask == (1 << NIBBLE_BITS) - 1 and ir.is_const(apart, NIBBLE_BITS):
-            if starts[8]:
-                byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
-                return half_pairs.nibbles(self.dtype, first.word, byte, zero)
-        is_bytes = is_one and first.mask == BYTES_MASK and ir.is_const(apart, BYTE_BITS)
-        if is_bytes and starts[16] and ir.is_const(zero, 0):
-            low = tirx.Cast("uint16", first.moved)
-            return byte_pairs.widen("uint8", self.dtype, low)
+        if first.mask == (1 << NIBBLE_BITS) - 1 and self._is_run(first, second, NIBBLE_BITS, 8):
+            byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
+            return half_pairs.nibbles(self.dtype, first.word, byte, zero)
+        is_byte = first.mask == (1 << BYTE_BITS) - 1 and ir.is_const(zero, 0)
+        if is_byte and self._is_run(first, second, BYTE_BITS, 16):
+            return byte_pairs.widen("uint8", self.dtype, tirx.Cast("uint16", first.moved))
         if first.mask > half_pairs.MOST_SMALL[self.dtype]:
             return None
         return half_pairs.small(self.dtype, first.value, second.value, zero)
+
+    def _is_run(self, first: Field, second: Field, bits: int, step: int) -> bool:
+        """Tell whether two fields are neighbours in a word, from a multiple of `step` bits on."""
+        apart = self.analyzer.simplify(second.shift - first.shift)
+        start = self.analyzer.modular_set(first.shift)
+        return (
+            ir.is_const(apart, bits)
+            and int(start.coeff) % step == int(start.base) % step == 0
+            and bool(tvm_ffi.structural_equal(first.word, second.word))
+        )
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,6 @@ from tvm import te, tirx
 
 from .workloads import Extent, _extent
 
-# What each format packs: bits, along k or along n, and in which order neighbours lie in a word.
-ORDERS = {"plain": (0, 1, 2, 3, 4, 5, 6, 7), "awq": (0, 4, 1, 5, 2, 6, 3, 7)}
-
 
 def grouped_weight(
     m: Extent,
@@ -26,7 +23,7 @@ def grouped_weight(
     order: str = "plain",
     stored: str = "uint32",
 ) -> tvm.IRModule:
-    """Return D[i, j] = sum of X[i, k] F[j, k], F[j, k] = (field(W, j, k) - zero) * S[j, k // group].
+    """Return D[i, j] = sum of X[i, k] F[j, k], F[j, k] = (field of W - zero) * S[j, k // group].
 
     Parameters
     ----------
@@ -55,7 +52,7 @@ def grouped_weight(
     """
     rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))
     per_word = int("".join(x for x in stored if x.isdigit())) // bits
-    mask, places = (1 << bits) - 1, ORDERS[order]
+    mask = (1 << bits) - 1
     by_k, by_n = (per_word, 1) if along == "k" else (1, per_word)
 
     def shape(a: int, b: int) -> tuple[int, int]:  # of what has its rows along n, or turned
@@ -66,9 +63,8 @@ def grouped_weight(
 
     def field(word: Any, place: Any) -> Any:
         number = place % per_word
-        if order != "plain":
-            (first, second) = (number // 2, number % 2)  # even ones in the lower half
-            number = first + second * (per_word // 2) if order == "awq" else number
+        if order == "awq":  # even ones in the lower half
+            number = number // 2 + number % 2 * (per_word // 2)
         moved = tirx.shift_right(word, (number * bits).astype(stored))
         return tirx.bitwise_and(moved, tirx.const(mask, stored)).astype(dtype)
 

@@ -80,14 +80,14 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _turn_decoders(sch: s_tir.Schedule, block: Any) -> None:
-    """Let what decoders make have rows along k, however the packed tensor lies: no memory has it."""
+    """Let what decoders make have rows along k, however packed tensors lie: no memory has it."""
     node = sch.get(block)
     for maker in sch.get_producers(block):
         made = sch.get(maker).writes[0].source
         if is_own_kernel(sch, maker) or find_decoder(sch.get(maker)) is None:
             continue
         summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
-        loads = ir.find_all(node.body, ir.TensorLoad, lambda x, y=made: x.source.same_as(y))
+        loads = [x for x in ir.find_all(node.body, ir.TensorLoad) if x.source.same_as(made)]
         *_, row, last = loads[0].indices
         if ir.depends_on(row, summed) and not ir.depends_on(last, summed):
             turned = IndexMap.from_func(

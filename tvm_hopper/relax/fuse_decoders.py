@@ -25,12 +25,15 @@ from tvm.target import Target
 
 from tvm_hopper import dlight, ir
 from tvm_hopper.facts.dtypes import DTYPES, HALF_DTYPES
-from tvm_hopper.schedule.reasons import TVM_ERRORS
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
 from .call_groups import CallGraph, CallGroup, fuse_group, is_plain_call, reduces, rewrite_groups
 from .flat_functions import has_product
 from .flatten_batch import CALL_TIR
 from .options import ModelOptions
+
+# Attribute of a decoder that stays a kernel: why, for `report`. No request, so without our prefix.
+ALONE = "relax.stays_alone"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseDecoders")
@@ -51,7 +54,8 @@ class FuseDecoders:
         fuser = _Fuser(mod, Target.current(allow_none=False), self.options)
         for gv, func in mod.functions.items():
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
-                shared = [x for block in func.body.blocks for x in fuser.shared(func, block)]
+                blocks = [x for x in func.body.blocks if isinstance(x, relax.DataflowBlock)]
+                shared = [y for x in blocks for y in fuser.shared(CallGraph(func, x))]
                 if shared:
                     mod = _OwnDecoders(mod, shared).rewrite(gv)
         fuser.mod = mod
@@ -59,7 +63,10 @@ class FuseDecoders:
         def grow(graph: CallGraph) -> None:
             graph.grow(lambda x: is_plain_call(mod, x), fuser.accepts)
 
-        return rewrite_groups(mod, grow, fuser.functions)
+        mod = rewrite_groups(mod, grow, fuser.functions)
+        for gv, why in fuser.alone.items():
+            mod.update_func(gv, mod[gv].with_attr(ALONE, f"a kernel of its own: {why}"))
+        return mod
 
 
 def is_decoder(func: tirx.PrimFunc) -> bool:
@@ -91,6 +98,7 @@ class _Fuser:
     def __init__(self, mod: tvm.IRModule, target: Target, options: ModelOptions) -> None:
         self.mod, self.target, self.options = mod, target, options
         self.functions: dict[tuple[Any, ...], Any] = {}  # None: stays two
+        self.alone: dict[Any, str] = {}  # decoders that stay kernels, and why
 
     def accepts(self, group: CallGroup) -> bool:
         """Tell whether a decoder and its one reader become one function."""
@@ -108,35 +116,54 @@ class _Fuser:
         """Return one function of a decoder and a product, None where `hs.matmul` refuses it."""
         try:
             func = fuse_group(self.mod, group)
-        except TVM_ERRORS:  # what TVM cannot fuse stays two functions
+        except TVM_ERRORS as error:  # what TVM cannot fuse stays two functions
+            self._leave(group.calls[0], f"TVM cannot fuse it with a product{in_words(error)}")
             return None
         rule = dlight.Matmul(
             self.options.accumulate,
             classes=self.options.classes,
             batch_invariant=self.options.batch_invariant,
         )
-        return func if rule.apply(func, self.target, False) is not None else None
+        if rule.apply(func, self.target, False) is not None:
+            return func
+        self._leave(group.calls[0], rule.decisions[-1].reason)
+        return None
 
-    def shared(self, func: relax.Function, block: Any) -> list[Any]:
+    def _leave(self, decoder: Any, why: str) -> None:
+        self.alone.setdefault(decoder.value.args[0], why)
+
+    def shared(self, graph: CallGraph) -> list[Any]:
         """Return what decoders make that several products read, all of which take them."""
-        if not isinstance(block, relax.DataflowBlock):
-            return []
-        graph = CallGraph(func, block)
-        able = [is_plain_call(self.mod, x) for x in graph.bindings]
-        return [
-            binding.var
-            for i, binding in enumerate(graph.bindings)
-            if able[i] and not graph.leaves[i] and len(graph.readers[i]) > 1
-            if is_decoder(self.mod[binding.value.args[0]])
-            if all(able[j] and self._takes(graph, i, j) for j in graph.readers[i])
-        ]
+        found = []
+        for i, binding in enumerate(graph.bindings):
+            if not is_plain_call(self.mod, binding) or not is_decoder(self._callee(binding)):
+                continue
+            readers = [graph.bindings[j] for j in sorted(graph.readers[i])]
+            others = [x for x in readers if not self._is_product(x)]
+            if graph.leaves[i] or others:
+                names = [str(x.value.args[0].name_hint) for x in others if _is_call(x)]
+                why = "the model returns what it makes"
+                if names:
+                    why = f"{', '.join(names)}, which is no product, reads what it makes"
+                self._leave(binding, why)
+            elif len(readers) > 1 and all([self._takes(binding, x) for x in readers]):
+                found.append(binding.var)
+        return found
 
-    def _takes(self, graph: CallGraph, decoder: int, product: int) -> bool:
+    def _callee(self, binding: Any) -> tirx.PrimFunc:
+        return self.mod[binding.value.args[0]]
+
+    def _is_product(self, binding: Any) -> bool:
+        return is_plain_call(self.mod, binding) and has_product(self._callee(binding))
+
+    def _takes(self, decoder: Any, product: Any) -> bool:
         """Tell whether a product takes a decoder that others read, too."""
-        reader = graph.bindings[product]
-        if not has_product(self.mod[reader.value.args[0]]):
-            return False
-        return self._is_taken(CallGroup((graph.bindings[decoder], reader), (reader.var,)))
+        return self._is_taken(CallGroup((decoder, product), (product.var,)))
+
+
+def _is_call(binding: Any) -> bool:
+    value = binding.value
+    return isinstance(value, relax.Call) and value.op == CALL_TIR
 
 
 @mutator
@@ -163,4 +190,3 @@ class _OwnDecoders(PyExprMutator):  # type: ignore[misc]
             if any(x.same_as(y) for y in self.shared):
                 args[i] = self.builder_.emit(self.lookup_binding(args[i]))
         return relax.Call(new.op, [new.args[0], relax.Tuple(args)], new.attrs, new.ty_args)
-

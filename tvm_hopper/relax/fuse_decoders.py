@@ -51,7 +51,7 @@ class FuseDecoders:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fuse decoders whose readers all are products that take them."""
-        fuser = _Fuser(mod, Target.current(allow_none=False), self.options)
+        fuser = _DecoderFuser(mod, Target.current(allow_none=False), self.options)
         for gv, func in mod.functions.items():
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
                 blocks = [x for x in func.body.blocks if isinstance(x, relax.DataflowBlock)]
@@ -92,7 +92,7 @@ def _num_bytes(tensor: Any) -> Any:
     return count
 
 
-class _Fuser:
+class _DecoderFuser:
     """Decides which decoders go into which products."""
 
     def __init__(self, mod: tvm.IRModule, target: Target, options: ModelOptions) -> None:

@@ -65,8 +65,7 @@ class MatmulOperand:
     dtype: str
     major: str  # "k" or "mn": which dimension is contiguous in memory
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
-    # bytes of an element in memory, where it is converted on its way (converted.py); else 0
-    stored_bytes: float = 0
+    stored_bytes: float = 0  # of an element, where it is converted on its way (converted.py)
 
     @property
     def name(self) -> str:

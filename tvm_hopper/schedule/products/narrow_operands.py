@@ -13,6 +13,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES, FP8_DTYPES, HALF_DTYPES
+from tvm_hopper.facts.programming_model import WORD_BYTES
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,41 @@ def _elements_of(load: Any, axes: list[Any]) -> int | None:
         used, count = used + 1, count * many
     every = all(ir.depends_on(list(load.indices), [v]) for v in axes)
     return count if every and used == len(axes) else None
+
+
+def values_by_step(node: Any, depth: int) -> list[Any]:
+    """Return the tensors of values that change from step to step, and that copies can bring.
+
+    A copy brings at least 4 bytes of neighbours: several groups of a row, or values of rows.
+
+    Parameters
+    ----------
+    node
+        A decoder's block; its operand has rows along k.
+    depth
+        Of a step.
+    """
+    decoder, store = find_decoder(node), node.body
+    found: list[Any] = []
+    for load in ir.find_all(store.value, ir.TensorLoad):
+        tensor, last = load.source, load.indices[-1]
+        known = tensor.same_as(decoder.packed) or any(tensor.same_as(x) for x in found)
+        if known or not ir.depends_on(list(load.indices), [store.indices[-1]]):
+            continue
+        size = DTYPES[ir.dtype_of(load)].num_bytes if ir.dtype_of(load) in DTYPES else 0
+        row = ir.static_int(tensor.shape[-1]) or 1
+        groups = _groups(last, store.indices[-1], depth)
+        if (
+            not len(tensor.ty.strides)
+            and row * size % WORD_BYTES == groups * size % WORD_BYTES == 0
+        ):
+            found.append(tensor)
+    return found
+
+
+def _groups(index: Any, axis: Any, depth: int) -> int:
+    """Return how many values of a row a step has; a whole word where they are neighbours."""
+    if not ir.depends_on(index, [axis]):
+        return WORD_BYTES
+    many = int(index.b) if isinstance(index, tirx.FloorDiv) and ir.static_int(index.b) else 1
+    return depth // many if depth % many == 0 else 1

@@ -28,7 +28,7 @@ from . import fuse
 from .config import MatmulConfig, Roles
 from .converted import check_whole, find_converted
 from .gather import fuse_gather
-from .narrow_operands import find_decoder
+from .narrow_operands import find_decoder, values_by_step
 from .operands import widest_swizzle
 from .outputs import keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
@@ -246,6 +246,12 @@ def convert_operand(
     )
     steps.async_copy(sch, copy, "tma", widest_swizzle(row))
     drop_unit_dims(sch, copy, tuple(moving[-2:]))
+    for number, values in enumerate(values_by_step(sch.get(maker), config.tile[2])):
+        reads = [x.source for x in sch.get(maker).reads]
+        index = next(i for i, x in enumerate(reads) if x.same_as(values))
+        copy = sch.cache_read(maker, index, SHARED)
+        sch.compute_at(copy, place, index=1 + number)
+        steps.async_copy(sch, copy)
     drop_unit_dims(sch, maker, operand.kept)
 
 

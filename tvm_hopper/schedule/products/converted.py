@@ -21,21 +21,19 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import registers
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
-from .config import ARCH, MatmulConfig, split_axis
+from .config import MatmulConfig
 from .field_values import TRANSPOSED, UNTRANSPOSED
-from .model import RankedTile, rank_both, with_tile
+from .model import rank_both, with_tile
 from .narrow_operands import find_decoder
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
 WHOLE = "multiples of a tile, of 64 rows and a depth of 64 at least: it is not padded in a kernel"
-TRIED = 200  # configurations, the best ones first
 
 
 def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
@@ -117,26 +115,12 @@ def choose_converted(
     if config.tile is not None or not (problem.lhs.stored_bytes or problem.rhs.stored_bytes):
         return config
     wanted = product_of(problem, kernel, outputs)
+    best = next(iter(rank_both(wanted, config, chip_of_target(), 1)), None)
+    if best is not None:
+        return with_tile(config, best)
     shape = wanted.transposed if config.transposed else wanted
-    for best in rank_both(wanted, config, chip_of_target(), TRIED):
-        rows, _, depth = best.tile
-        if best.takes_turns and not config.takes_turns:
-            continue  # by default consumers share a tile: each converts a part of it
-        if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
-            return with_tile(config, best)
     found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
     raise cannot_schedule(f"block {problem.name}", found, WHOLE, f"pad it, or convert it {FIRST}")
-
-
-def _has_room(best: RankedTile) -> bool:
-    """Tell whether accumulators and the converted rows fit into a consumer's registers."""
-    rows, columns, depth = best.tile
-    consumers = best.consumers
-    by_rows = split_axis(rows, columns, consumers) == "m"
-    own = rows // consumers if by_rows else rows
-    words = own * depth // (2 * WARP_GROUP_THREADS)
-    held = registers.accumulator_registers(rows, columns, consumers) + words
-    return registers.accumulator_budget([held], consumers, ARCH).fits
 
 
 def check_whole(problem: Matmul, tile: tuple[Any, Any, Any]) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from tvm_hopper.facts.dtypes import dtype_bytes
+
 from .workloads import Extent, _extent
 
 
@@ -22,6 +24,7 @@ def grouped_weight(
     zeros: str = "",
     order: str = "plain",
     stored: str = "uint32",
+    rows_of_group: int = 1,
 ) -> tvm.IRModule:
     """Return D[i, j] = sum of X[i, k] F[j, k], F[j, k] = (field of W - zero) * S[j, k // group].
 
@@ -30,9 +33,9 @@ def grouped_weight(
     m, n, k : int or str
         Rows of X, rows of F, and the depth; `m` may be the name of a symbol.
     bits, stored : int, str
-        Of a field, and the type of the words that hold them.
-    group : int
-        Neighbours along k that have one scale.
+        Of a field, and the type of the words that hold them; a float8 is an element, without zero.
+    group, rows_of_group : int
+        Neighbours along k that have one scale, and rows.
     dtype : str
         Type of X, S, F and D; sums are float32.
     along : str
@@ -51,7 +54,8 @@ def grouped_weight(
         `main(X, W, S, Z, D)`, Z if there is one.
     """
     rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))
-    per_word = int("".join(x for x in stored if x.isdigit())) // bits
+    is_float = stored.startswith("float8")
+    per_word = 1 if is_float else dtype_bytes(stored) * 8 // bits
     mask = (1 << bits) - 1
     by_k, by_n = (per_word, 1) if along == "k" else (1, per_word)
 
@@ -71,7 +75,7 @@ def grouped_weight(
     groups = -(-k // group)
     x = te.placeholder((rows, depth), dtype, "X")
     w = te.placeholder(shape(-(-n // by_n), -(-k // by_k)), stored, "W")
-    s = te.placeholder(shape(n, groups), dtype, "S")
+    s = te.placeholder(shape(-(-n // rows_of_group), groups), dtype, "S")
     packed = zeros == "packed"
     z = te.placeholder(
         shape(-(-n // per_word), groups) if packed else shape(n, groups),
@@ -81,13 +85,16 @@ def grouped_weight(
     middle = tirx.const((1 << (bits - 1)) - 1, dtype)
 
     def decode(j: Any, r: Any) -> Any:
+        scale = at(s, j // rows_of_group, r // group)
+        if is_float:
+            return at(w, j, r).astype(dtype) * scale
         place = r if along == "k" else j
         value = field(at(w, j // by_n, r // by_k), place)
         if packed:
             zero = field(at(z, j // per_word, r // group), j)
         else:
             zero = at(z, j, r // group) if zeros else middle
-        return (value - zero) * at(s, j, r // group)
+        return (value - zero) * scale
 
     f = te.compute(shape(columns, depth), lambda a, b: decode(*shape(a, b)), name="dequantize")
     axis = te.reduce_axis((0, depth), "k")

@@ -97,17 +97,6 @@ def test_both_operands():
     ("sides", "config", "match"),
     [
         ((16, 64, 40), {}, r"tensor W: found rows of 40 int8 elements; need a tensor without st"),
-        ((16, 72, 64), {}, r"found 72 rows of a converted operand, and a depth of 64; need multip"),
-        (
-            (16, 64, 96),
-            {"tile": (64, 16, 64)},
-            r"tensor scaled: found 96 columns, converted on their way in tiles of 64; need whole",
-        ),
-        (
-            (16, 64, 64),
-            {"tile": (128, 16, 64)},
-            r"tensor scaled: found 64 rows, converted on their way in tiles of 128; need whole",
-        ),
         (SIDES, {"form": "dots"}, r"found form='dots' where scaled is converted on its way; need "),
         (SIDES, {"form": "untransposed"}, r"need form='transposed', or none: rows of a tile are"),
         (SIDES, {"store": "tma"}, r"found store='tma' with form='transposed'"),

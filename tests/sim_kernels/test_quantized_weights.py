@@ -32,6 +32,7 @@ def scheduled(extents, config, form):
         pytest.param({"tile": (128, 16, 64), "consumers": 2, "split_k": 2}, {}, marks=SLOW),
         pytest.param({"split_k": "stream", "persistent": 3}, {}, marks=SLOW),
         pytest.param({"cluster": (1, 2)}, {}, marks=SLOW),
+        pytest.param({"tile": (192, 8, 128)}, {"bits": 8}, marks=SLOW),  # beyond both ends
     ],
 )
 def test_verdicts_and_values_of_the_program(config, form):
@@ -40,11 +41,20 @@ def test_verdicts_and_values_of_the_program(config, form):
     assert "values compared" in str(report)
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_formats(name):
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        *((x, (128, 128)) for x in FORMATS),
+        ("q4f16_1", (72, 96)),  # rows and a depth that no tile divides
+        ("gptq", (48, 320)),  # and no group
+        ("q8bf16", (71, 48)),
+        ("fp8 of blocks", (200, 144)),
+    ],
+)
+def test_formats(name, sides):
     """Each format, with scales that are zero, denormal and huge, next to float64."""
-    _, module = scheduled((5, 128, 128), {}, FORMATS[name])
-    given, want, bound = draw(5, 128, 128, np.random.default_rng(0), **FORMATS[name])
+    _, module = scheduled((5, *sides), {}, FORMATS[name])
+    given, want, bound = draw(5, *sides, np.random.default_rng(0), **FORMATS[name])
     got = simulate(load(module), given, "on_wait", 0)
     assert not got.findings
     assert (np.abs(got.outputs["D"].astype("float64") - want) <= bound).all()

@@ -48,6 +48,7 @@ class HalfPair:
     loaded: SharedPair | None = None
     before: list[Any] = field(default_factory=list)
     buffers: list[ir.Var] = field(default_factory=list)
+    condition: Any = None  # under which memory is read
 
     def word(self, x: Any, y: Any) -> Any:
         """Return the word of two values of the type; None if it has no such form."""
@@ -58,6 +59,8 @@ class HalfPair:
             made = self._integers(x.a, y.a, zero)
             if made is not None:
                 return made
+        if ir.is_choice(x) and ir.is_choice(y):
+            return self._choice(x, y)
         if tvm_ffi.structural_equal(x, y):
             return self._same(x)
         if op is not None:
@@ -67,10 +70,32 @@ class HalfPair:
         made = self._integers(x, y, tirx.const(0, "uint32"))
         return self._bytes(x, y) if made is None else made
 
+    def _choice(self, x: Any, y: Any) -> Any:
+        """Return a word of values within bounds, and zeros beyond; None if it is no such choice."""
+        conditions, values, zeros = zip(x.args, y.args, strict=True)
+        if self.condition is not None or not all(map(ir.is_zero, zeros)):
+            return None
+        one, other = conditions
+        is_same = bool(tvm_ffi.structural_equal(one, other))
+        self.condition = one if is_same else tirx.Or(one, other)
+        word, nothing = self.word(*values), tirx.const(0, "uint32")
+        if word is None:
+            return None
+        if not is_same:
+            low, high = (
+                tirx.Select(condition, tirx.const(mask, "uint32"), nothing)
+                for condition, mask in zip(conditions, (0xFFFF, 0xFFFF0000), strict=True)
+            )
+            word = tirx.bitwise_and(word, tirx.bitwise_or(low, high))
+        return tirx.if_then_else(self.condition, word, nothing)
+
     def _same(self, value: Any) -> Any:
         """Return a word with one value twice."""
         one = ir.new_buffer("half", (1,), self.dtype, "local")
         bits = ir.new_buffer("half_bits", (1,), "uint16", "local")
+        loads = ir.find_all(value, ir.TensorLoad)
+        if self.condition is not None and any(str(z.source.scope()) != "local" for z in loads):
+            value = tirx.if_then_else(self.condition, value, tirx.const(0, self.dtype))
         self.before += [ir.BufferStore(one, value, [0]), tirx.DeclBuffer(bits, data=one.data)]
         self.buffers.append(one)
         return half_pairs.both(tirx.BufferLoad(bits, [0]))

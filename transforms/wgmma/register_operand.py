@@ -114,7 +114,8 @@ def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:
         values = [
             in_32_bits(ir.substitute(value, at(row, column + e)), known) for e in range(per_word)
         ]
-        loaded = load_pair(value, at, values[0])
+        has_choice = bool(ir.find_all(value, ir.Call, ir.is_choice))  # a pair may be out of bounds
+        loaded = None if has_choice else load_pair(value, at, values[0])
         if loaded is not None:
             values = [loaded.in_value(x, e) for e, x in enumerate(values)]
         number = ir.simplify((subtile * (k // depth) + step) * wgmma.OPERAND_WORDS + i)
@@ -166,7 +167,10 @@ def _emit_row_loads(operand: RegisterOperand, loads: Sequence[RowLoad], lane: An
         row = ir.simplify(wgmma.operand_row(h, lane), known) + subtile * wgmma.INSTRUCTION_M
         values = {operand.row.loop_var: row, operand.depth.loop_var: group * x.run}
         place = (subtile * wgmma.ROWS_OF_THREAD + h) * x.groups + group
-        return ir.BufferStore(x.registers, ir.substitute(x.load, values), [ir.simplify(place)])
+        value: Any = x.load
+        if x.guard is not None:
+            value = tirx.if_then_else(x.guard, value, tirx.const(0, ir.dtype_of(value)))
+        return ir.BufferStore(x.registers, ir.substitute(value, values), [ir.simplify(place)])
 
     def loops(x: RowLoad) -> ir.Stmt:
         return ir.make_loop("subtile", m // wgmma.INSTRUCTION_M, lambda subtile:

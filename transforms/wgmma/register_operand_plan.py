@@ -40,6 +40,8 @@ class RowLoad:
         How many neighbours along the depth read the same element.
     in_step
         Whether steps change it; else it is loaded before the loop.
+    guard
+        The condition that keeps it in bounds; it is zero beyond. None: it is always in bounds.
     """
 
     load: ir.TensorLoad
@@ -47,6 +49,7 @@ class RowLoad:
     run: int
     groups: int
     in_step: bool
+    guard: Any = None
 
     def place(self, row: Any, step: Any) -> Any:
         """Return its register at a thread's row and a step of the instruction."""
@@ -151,33 +154,49 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, 
         known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
         nested = ir.find_all(list(load.indices), ir.TensorLoad)
         run = 0 if known or nested else _run(load, operand.depth)
-        if not run or ir.is_by_choice(value, load):
+        guards = _guards(value, load)
+        if not run or guards is None or not _runs(guards, operand.depth, run):
             continue
         is_tile = ir.is_shared(load.source)
         if not is_tile and (str(load.source.scope()) != "global" or writes(kernel, load.source)):
             continue
-        in_step = is_tile or operand.before is None or ir.depends_on(load, moving)
+        in_step = is_tile or operand.before is None or ir.depends_on([load, *guards], moving)
         groups = int(operand.depth.extent) // run
         name, dtype = f"{load.source.name}_rows", ir.dtype_of(load)
         registers = ir.new_buffer(name, (rows * groups,), dtype, "local")
-        found.append(RowLoad(load, registers, run, groups, in_step))
+        found.append(RowLoad(load, registers, run, groups, in_step, *guards))
     return tuple(found)
+
+
+def _guards(value: Any, load: ir.TensorLoad) -> list[Any] | None:
+    """Return the condition of a load that a pad reads, none of others; None of other choices."""
+    if not ir.is_by_choice(value, load):
+        return []
+    choices = ir.find_all(value, ir.Call, ir.is_choice)
+    around = [x for x in choices if ir.uses_node(x, load)]
+    condition, inside, beyond = around[0].args if len(around) == 1 else (None, None, None)
+    is_pad = condition is not None and ir.is_zero(beyond) and not ir.uses_node(condition, load)
+    return [condition] if is_pad and not ir.is_by_choice(inside, load) else None
 
 
 def _run(load: ir.TensorLoad, depth: ir.For) -> int:
     """Return how many neighbours read one element, whole instructions of them; 0: fewer."""
-    extent, least = int(depth.extent), wgmma.instruction_k(HALF_DTYPES[0])
-    group, inside = (ir.Var(x, ir.dtype_of(depth.loop_var)) for x in ("group", "inside"))
-    run = extent
+    run, least = int(depth.extent), wgmma.instruction_k(HALF_DTYPES[0])
     while run % least == 0:
-        analyzer = sym.Analyzer()
-        analyzer.bind(group, tvm_ir.Range(0, extent // run))
-        analyzer.bind(inside, tvm_ir.Range(0, run))
-        indices = ir.substitute(list(load.indices), {depth.loop_var: group * run + inside})
-        if not ir.depends_on([ir.simplify(x, analyzer) for x in indices], [inside]):
+        if _runs(list(load.indices), depth, run):
             return run
         run = run // 2 if run % 2 == 0 else 1
     return 0
+
+
+def _runs(values: list[Any], depth: ir.For, run: int) -> bool:
+    """Tell whether values are the same for neighbours along the depth, in runs of some length."""
+    group, inside = (ir.Var(x, ir.dtype_of(depth.loop_var)) for x in ("group", "inside"))
+    analyzer = sym.Analyzer()
+    analyzer.bind(group, tvm_ir.Range(0, int(depth.extent) // run))
+    analyzer.bind(inside, tvm_ir.Range(0, run))
+    moved = ir.substitute(values, {depth.loop_var: group * run + inside})
+    return not ir.depends_on([ir.simplify(x, analyzer) for x in moved], [inside])
 
 
 def _in_order(loops: list[ir.For], indices: Any) -> list[ir.For]:

@@ -104,6 +104,30 @@ def test_fields_of_a_word_become_halves_in_pairs(value, found):
     assert found.replace("i,", f"{row},") in text
 
 
+PAD = "T.if_then_else({}, {} * S[i], T.float16(0))"
+
+
+@pytest.mark.parametrize(
+    ("bound", "load", "mask"),
+    [
+        (
+            "i < 60",
+            "S_rows[h] = T.if_then_else(tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4 < 60, S[",
+            0,
+        ),
+        # neighbours on both sides of the end
+        ("k < 13", "half[0] = T.if_then_else(", 1),
+    ],
+)
+def test_a_pad_reads_nothing_beyond_its_end(bound, load, mask):
+    value = PAD.format(bound, field("k % 8 * 4"))
+    text = lowered(('"int8"', '"uint32"'), ('T.Cast("float16", a[0, i, k]) * S[i]', value))
+    (line,) = (x.strip() for x in text.splitlines() if "nibbles" in x)
+    assert line.startswith("f_words[word] = T.if_then_else(")
+    assert (" | T.Select(" in line) == bool(mask)
+    assert load in text
+
+
 def test_what_the_kernel_writes_is_loaded_in_it():
     text = lowered(
         ('C: T.Buffer((64, 8), "float32")', 'C: T.Buffer((64, 8), "float16")'),

@@ -33,7 +33,6 @@ from .narrow_operands import find_decoder
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
-WHOLE = "multiples of a tile, of 64 rows and a depth of 64 at least: it is not padded in a kernel"
 
 
 def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
@@ -111,28 +110,9 @@ def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOp
 def choose_converted(
     problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
 ) -> MatmulConfig:
-    """Choose the tile of a product with a converted operand, which is not padded."""
+    """Choose the tile of a product with a converted operand."""
     if config.tile is not None or not (problem.lhs.stored_bytes or problem.rhs.stored_bytes):
         return config
     wanted = product_of(problem, kernel, outputs)
     best = next(iter(rank_both(wanted, config, chip_of_target(), 1)), None)
-    if best is not None:
-        return with_tile(config, best)
-    shape = wanted.transposed if config.transposed else wanted
-    found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
-    raise cannot_schedule(f"block {problem.name}", found, WHOLE, f"pad it, or convert it {FIRST}")
-
-
-def check_whole(problem: Matmul, tile: tuple[Any, Any, Any]) -> None:
-    """Refuse tiles that do not divide a converted operand: it is not padded."""
-    operand = problem.lhs
-    if not operand.stored_bytes:
-        return
-    for side, axis, size in (("rows", problem.m, tile[0]), ("columns", problem.k, tile[2])):
-        if not ir.is_const(ir.simplify(axis.extent % size), 0):
-            raise cannot_schedule(
-                f"block {problem.name}, tensor {operand.name}",
-                f"{axis.extent} {side}, converted on their way in tiles of {size}",
-                "whole tiles: what is converted is not padded",
-                f"choose another tile, or convert it {FIRST}",
-            )
+    return config if best is None else with_tile(config, best)

@@ -63,7 +63,7 @@ MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024
 MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
 CONFIGS_SHOWN = 5  # the best, by `explain`
-MOST_FOR_CONVERTED = 200  # of which those are taken that divide a converted operand
+MOST_FOR_CONVERTED = 200  # of which those are taken that suit a converted operand
 # Consumers take turns by default where each of several tiles is a short time of 8-bit products next
 # to its store: of four problems of 768 to 1536 terms in float8 they were 5 to 8% faster. Products
 # of 16 bits gain nothing by it (benchmarks/results/turns_2026-11-23_0230.md), nor do longer sums,
@@ -304,18 +304,25 @@ def rank_both(
     if not wanted.converted_bytes:
         return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
     ranked = _rank_both(wanted, given, chip, MOST_FOR_CONVERTED, sizes)
-    return tuple(x for x in ranked if _takes_converted(wanted, given, x))[:count]
+    ranked = tuple(x for x in ranked if _has_room(given, x))
+    whole = tuple(x for x in ranked if _is_whole(wanted, x))  # else each element meets a condition
+    return (whole or ranked)[:count]
 
 
-def _takes_converted(wanted: ProductShape, given: MatmulConfig, best: RankedTile) -> bool:
-    """Tell whether tiles divide an operand that is converted, and registers hold its rows.
+def _is_whole(wanted: ProductShape, best: RankedTile) -> bool:
+    """Tell whether tiles divide an operand that is converted."""
+    rows, _, depth = best.tile
+    shape = wanted.transposed if best.transposed else wanted
+    return not shape.m % rows and not shape.k % (depth * best.parts)
+
+
+def _has_room(given: MatmulConfig, best: RankedTile) -> bool:
+    """Tell whether registers hold the rows of a converted operand.
 
     By default consumers share a tile: each converts a part of it.
     """
     rows, columns, depth = best.tile
-    shape = wanted.transposed if best.transposed else wanted
-    is_whole = not shape.m % rows and not shape.k % (depth * best.parts)
-    if not is_whole or (best.takes_turns and not given.takes_turns):
+    if best.takes_turns and not given.takes_turns:
         return False
     by_rows = split_axis(rows, columns, best.consumers) == "m"
     own = rows // best.consumers if by_rows else rows

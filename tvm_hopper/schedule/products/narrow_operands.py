@@ -100,21 +100,19 @@ def values_by_step(node: Any, depth: int) -> list[Any]:
         Of a step.
     """
     decoder, store = find_decoder(node), node.body
-    found: list[Any] = []
+    found: list[Any] = [] if decoder is None else [decoder.packed]
     for load in ir.find_all(store.value, ir.TensorLoad):
         tensor, last = load.source, load.indices[-1]
-        known = tensor.same_as(decoder.packed) or any(tensor.same_as(x) for x in found)
+        known = any(tensor.same_as(x) for x in found)
         if known or not ir.depends_on(list(load.indices), [store.indices[-1]]):
             continue
         size = DTYPES[ir.dtype_of(load)].num_bytes if ir.dtype_of(load) in DTYPES else 0
         row = ir.static_int(tensor.shape[-1]) or 1
         groups = _groups(last, store.indices[-1], depth)
-        if (
-            not len(tensor.ty.strides)
-            and row * size % WORD_BYTES == groups * size % WORD_BYTES == 0
-        ):
+        is_word = all(x * size % WORD_BYTES == 0 for x in (row, groups))
+        if is_word and not len(tensor.ty.strides):
             found.append(tensor)
-    return found
+    return found[1:]
 
 
 def _groups(index: Any, axis: Any, depth: int) -> int:

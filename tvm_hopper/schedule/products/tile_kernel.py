@@ -26,7 +26,7 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
-from .converted import check_whole, find_converted
+from .converted import find_converted
 from .gather import fuse_gather
 from .narrow_operands import find_decoder, values_by_step
 from .operands import widest_swizzle
@@ -79,8 +79,8 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
-    check_whole(oriented(problem, config), (tile_m * rows_of_blocks, tile_n, in_output[2]))
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
+    inline_decoders(sch, block)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
@@ -227,6 +227,14 @@ def copy_operands(
             copy_operand(sch, block, problem, operand, place, config, position=position)
 
 
+def inline_decoders(sch: s_tir.Schedule, block: Any) -> None:
+    """Let the pad of an operand be its decoder, with zeros beyond the operand's end."""
+    for pad in sch.get_producers(block):
+        for maker in sch.get_producers(pad):
+            if find_decoder(sch.get(maker)) is not None:
+                sch.compute_inline(maker)
+
+
 def convert_operand(
     sch: s_tir.Schedule, block: Any, operand: MatmulOperand, place: Any, config: MatmulConfig
 ) -> None:
@@ -234,6 +242,7 @@ def convert_operand(
     (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
     decoder = find_decoder(sch.get(maker))
     assert decoder is not None
+    _, _, tile_k = config.tile or (0, 0, 0)
     moving = [i for i, x in enumerate(decoder.load.indices) if not ir.is_const(x, 0)]
     sch.set_scope(maker, 0, "local")
     sch.compute_at(maker, place)
@@ -246,7 +255,7 @@ def convert_operand(
     )
     steps.async_copy(sch, copy, "tma", widest_swizzle(row))
     drop_unit_dims(sch, copy, tuple(moving[-2:]))
-    for number, values in enumerate(values_by_step(sch.get(maker), config.tile[2])):
+    for number, values in enumerate(values_by_step(sch.get(maker), tile_k)):
         reads = [x.source for x in sch.get(maker).reads]
         index = next(i for i, x in enumerate(reads) if x.same_as(values))
         copy = sch.cache_read(maker, index, SHARED)

@@ -23,6 +23,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "awq in bfloat16": {**AWQ, "group": 64, "dtype": "bfloat16"},
     "bytes of two": {"stored": "uint8", "zeros": "values", "group": 64},
     "two bits": {"bits": 2, "group": 16},
+    "q3f16": {"bits": 3, "group": 40},
     "fp8 of rows": {"stored": "float8_e5m2", "group": WHOLE},
     "fp8 of blocks": {"stored": "float8_e4m3fn", "group": 128, "rows_of_group": 128},
     "fp8 of blocks in bfloat16": {

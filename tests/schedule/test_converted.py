@@ -11,6 +11,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing.converted import converted_weight
+from tvm_hopper.testing.quantized import grouped_weight
 
 H200 = "nvidia/nvidia-h200"
 SIDES = (16, 64, 64)
@@ -104,6 +105,21 @@ def test_both_operands():
 )
 def test_shapes_and_forms(sides, config, match):
     refuse(converted_weight(*sides), match, hs.MatmulConfig(**config))
+
+
+def test_words_whose_elements_divide_no_tile():
+    """Ten of three bits: the depth of a chosen tile is a multiple of ten; a given one has to be."""
+    mod = grouped_weight(5, 64, 320, bits=3, group=40)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C")
+    (wgmma,) = ir.find_blocks(sch.mod["main"].body, keys.WGMMA)
+    *_, depth = (int(x.extent) for x in ir.find_all(wgmma.body, ir.For))
+    assert depth == 80
+    refuse(
+        mod,
+        "dequantize: found a tile of 64 depth, of which 10 are packed in one element; need a mul",
+        hs.MatmulConfig(tile=(64, 8, 64)),
+    )
 
 
 def test_one_of_several_products():

@@ -14,6 +14,7 @@ the converted operand: of weights the kernel computes C^T = F A^T.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +24,14 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
+from tvm_hopper.facts.wgmma import instruction_k
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
 from .field_values import TRANSPOSED, UNTRANSPOSED
 from .model import rank_both, with_tile
-from .narrow_operands import find_decoder
+from .narrow_operands import Decoder, find_decoder
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
@@ -45,11 +47,19 @@ def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[Mat
         decoder = find_decoder(sch.get(producer))
         made = [x.source for x in sch.get(producer).writes]
         found += [
-            replace(operand, stored_bytes=decoder.num_bytes)
+            replace(operand, stored_bytes=decoder.num_bytes, in_one=_in_one(sch, producer, decoder))
             for operand in (problem.lhs, problem.rhs)
             if decoder is not None and operand.buffer.same_as(made[0])
         ]
     return found
+
+
+def _in_one(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> tuple[int, int]:
+    """Return the rows and the neighbours along k that are packed in one element."""
+    *_, row, k = sch.get(maker).body.indices
+    units = [x.var for x in sch.get(maker).iter_vars if ir.is_const(x.dom.extent, 1)]
+    rows, depth = (1 if any(x.same_as(y) for y in units) else decoder.in_one(x) for x in (row, k))
+    return rows, depth
 
 
 def for_converted(
@@ -111,8 +121,34 @@ def choose_converted(
     problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
 ) -> MatmulConfig:
     """Choose the tile of a product with a converted operand."""
-    if config.tile is not None or not (problem.lhs.stored_bytes or problem.rhs.stored_bytes):
+    found = [x for x in (problem.lhs, problem.rhs) if x.stored_bytes]
+    if not found:
         return config
-    wanted = product_of(problem, kernel, outputs)
-    best = next(iter(rank_both(wanted, config, chip_of_target(), 1)), None)
-    return config if best is None else with_tile(config, best)
+    rows, depth = found[0].in_one
+    if config.tile is None:
+        wanted = product_of(problem, kernel, outputs)
+        best = next(iter(rank_both(wanted, config, chip_of_target(), 1)), None)
+        if best is None:
+            return config
+        tile_m, tile_n, deep = best.tile
+        if deep % depth:  # elements of 3 bits, ten in a word
+            step = math.lcm(depth, instruction_k(found[0].dtype))
+            best = replace(best, tile=(tile_m, tile_n, max(1, deep // step) * step))
+        config = with_tile(config, best)
+    _check_packed(problem, found[0], config, (rows, depth))
+    return config
+
+
+def _check_packed(
+    problem: Matmul, operand: MatmulOperand, config: MatmulConfig, in_one: tuple[int, int]
+) -> None:
+    """Refuse tiles that begin within an element of the packed tensor."""
+    tile_m, _, tile_k = config.tile or (1, 1, 1)
+    for name, size, packed in (("rows", tile_m, in_one[0]), ("depth", tile_k, in_one[1])):
+        if isinstance(size, int) and size % packed:
+            raise cannot_schedule(
+                f"block {problem.name}, tensor {operand.name}",
+                f"a tile of {size} {name}, of which {packed} are packed in one element",
+                f"a multiple of {packed}",
+                f"give another tile, or convert it {FIRST}",
+            )

@@ -32,6 +32,11 @@ class Decoder:
     load: Any
     num_bytes: float
 
+    def in_one(self, axis: Any) -> int:
+        """Return how many neighbours along an axis one element of the packed tensor makes."""
+        index = next(x for x in self.load.indices if ir.depends_on(x, [axis]))
+        return int(index.b) if isinstance(index, tirx.FloorDiv) else 1
+
     @property
     def packed(self) -> Any:
         """The tensor that most of the operand is made from."""

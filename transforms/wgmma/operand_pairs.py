@@ -29,6 +29,7 @@ OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 _INTEGER = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
 BYTE_BITS = 8
 NIBBLE_BITS = 4
+WORD_BITS = WORD_BYTES * BYTE_BITS
 # The largest integer up to which a type has all.
 _MOST = {"int8": 127, "uint8": 255, "float16": 2048, "bfloat16": 256}
 _MOST |= {f"{sign}int{bits}": 2**15 - 1 for sign in ("", "u") for bits in (16, 32, 64)}
@@ -176,13 +177,9 @@ class Field:
         word, shift = (rest.a, rest.b) if moved else (rest, tirx.const(0, "int32"))
         shift = analyzer.simplify(_without_casts(shift)[0])
         load = word.value if isinstance(word, tirx.Cast) and moved else word
-        sizes = [DTYPES[ir.dtype_of(x)].num_bytes for x in (load, word)]
-        if not isinstance(load, ir.TensorLoad) or "int" not in ir.dtype_of(load):
-            return None
-        if any(mask > _MOST.get(x, 0) for x in (*types, *more)) or sizes != sorted(sizes):
-            return None
+        is_held = all(mask <= _MOST.get(x, 0) for x in (*types, *more))
         end = shift + mask.bit_length()
-        if sizes[1] > WORD_BYTES or not analyzer.can_prove(end <= WORD_BYTES * BYTE_BITS):
+        if not is_held or not _is_word(load, word) or not analyzer.can_prove(end <= WORD_BITS):
             return None
         indices = [ir.simplify(x, analyzer) for x in load.indices]
         one: Any = tirx.BufferLoad(load.source, indices)
@@ -198,6 +195,14 @@ class Field:
     def value(self) -> Any:
         """The field, as a uint32."""
         return tirx.bitwise_and(self.moved, tirx.const(self.mask, "uint32"))
+
+
+def _is_word(load: Any, word: Any) -> bool:
+    """Tell an integer from memory that is widened to at most 32 bits, or not at all."""
+    if not isinstance(load, ir.TensorLoad) or "int" not in ir.dtype_of(load):
+        return False
+    sizes = [DTYPES[ir.dtype_of(x)].num_bytes for x in (load, word)]
+    return sizes == sorted(sizes) and sizes[1] <= WORD_BYTES
 
 
 def in_32_bits(value: Any, analyzer: sym.Analyzer) -> Any:

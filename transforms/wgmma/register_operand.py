@@ -59,14 +59,35 @@ class EmittedOperand:
 
 def emit_operand(operand: RegisterOperand, thread: ir.Var) -> EmittedOperand:
     """Return what computes the registers at each step, and what loads before it."""
-    block, rows, lane = operand.realize.block, operand.rows, thread % WARP_GROUP_THREADS
+    lane = thread % WARP_GROUP_THREADS
+    tiles = [x for x in operand.rows if ir.is_shared(x.load.source)]
+    others = [x for x in operand.rows if x.in_step and x not in tiles]
+    outside = [x for x in operand.rows if not x.in_step]
+    buffers = [operand.registers, *(x.registers for x in (*others, *outside))]
+    return EmittedOperand(
+        _emit_row_loads(operand, outside, lane),
+        _emit_ahead(operand, others, lane) if others else None,
+        _emit_computed(operand, tiles, lane),
+        buffers,
+    )
+
+
+def _emit_ahead(operand: RegisterOperand, loads: list[RowLoad], lane: Any) -> ir.Stmt:
+    """Load from global memory what a step changes."""
+    block, sources = operand.realize.block, [x.load.source for x in loads]
+    return ir.opaque_block(
+        f"{block.name_hint}_rows",
+        _emit_row_loads(operand, loads, lane),
+        reads=_regions(block.reads, sources),
+        writes=[ir.full_region(x.registers) for x in loads],
+    )
+
+
+def _emit_computed(operand: RegisterOperand, tiles: list[RowLoad], lane: Any) -> ir.Stmt:
+    """Compute the registers, from shared tiles and from what was loaded before."""
+    block, held = operand.realize.block, [x for x in operand.rows if x not in tiles]
+    gone = _regions(block.reads, [x.load.source for x in held])
     words, _ = words_of(operand)
-    in_step = [x for x in rows if x.in_step]
-    tiles = [x for x in in_step if ir.is_shared(x.load.source)]
-    others = [x for x in in_step if x not in tiles]
-    loaded = [x.load.source for x in rows if x not in tiles]
-    reads = [x for x in block.reads if not any(x.source.same_as(y) for y in loaded)]
-    reads += [ir.full_region(x.registers) for x in rows if x not in tiles]
     # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
     body = ir.seq(
         _emit_row_loads(operand, tiles, lane),
@@ -74,23 +95,21 @@ def emit_operand(operand: RegisterOperand, thread: ir.Var) -> EmittedOperand:
         _emit_words(operand, words.buffer, lane),
         hold_all(words.buffer),
     )
-    written = [ir.full_region(operand.registers)]
-    computed = ir.opaque_block(
-        block.name_hint, body, reads=reads, writes=written,
+    return ir.opaque_block(
+        block.name_hint,
+        body,
+        reads=[
+            *(x for x in block.reads if not any(x.same_as(y) for y in gone)),
+            *(ir.full_region(x.registers) for x in held),
+        ],
+        writes=[ir.full_region(operand.registers)],
         alloc_buffers=[x.registers for x in tiles],
-    )  # fmt: skip
-    ahead = None
-    if others:
-        sources = [x.load.source for x in others]
-        ahead = ir.opaque_block(
-            f"{block.name_hint}_rows",
-            _emit_row_loads(operand, others, lane),
-            reads=[x for x in block.reads if any(x.source.same_as(y) for y in sources)],
-            writes=[ir.full_region(x.registers) for x in others],
-        )
-    outside = [x for x in rows if not x.in_step]
-    buffers = [operand.registers, *(x.registers for x in rows if x not in tiles)]
-    return EmittedOperand(_emit_row_loads(operand, outside, lane), ahead, computed, buffers)
+    )
+
+
+def _regions(regions: Any, sources: list[Any]) -> list[Any]:
+    """Return the regions of some tensors."""
+    return [x for x in regions if any(x.source.same_as(y) for y in sources)]
 
 
 def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:

@@ -4,7 +4,6 @@ import pytest
 from tvm import relax, te, tirx
 
 from tests.relax import models
-from tvm_hopper.relax import report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
 
@@ -73,7 +72,8 @@ def test_products_decode_on_the_way(body, is_kn):
     assert {x.computed_by for x in records_of(done)} == {OURS}
     calls = [x for x in str(done["main"]).splitlines() if "fused_decode" in x]
     assert len(calls) == (1 if body is one else 2)
-    models.check_values(done, plain, (3,))
+    if is_kn:
+        models.check_values(done, plain, (3,))
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,3 @@ def test_a_decoder_that_stays_alone_is_reported(body, why):
     assert record.computed_by == OURS
     assert record.note.startswith("a kernel of its own: ")
     assert why in record.note
-
-
-def test_the_report_says_so():
-    built = relax.build(model(returned), target=models.H200, relax_pipeline="tvm_hopper")
-    assert "a kernel of its own: the model returns" in " ".join(str(report(built)).split())

@@ -27,7 +27,7 @@ def scheduled(extents, config, form):
     ("config", "form"),
     [
         ({}, {}),
-        ({}, {**AWQ, "group": 128}),
+        pytest.param({}, {**AWQ, "group": 128}, marks=SLOW),
         pytest.param({"tile": (64, 16, 128)}, {}, marks=SLOW),
         pytest.param({"tile": (128, 16, 64), "consumers": 2, "split_k": 2}, {}, marks=SLOW),
         pytest.param({"split_k": "stream", "persistent": 3}, {}, marks=SLOW),
@@ -41,14 +41,22 @@ def test_verdicts_and_values_of_the_program(config, form):
     assert "values compared" in str(report)
 
 
+ODD = [
+    ("q4f16_1", (72, 96)),  # rows and a depth that no tile divides
+    ("gptq", (48, 320)),  # and no group
+    ("q8bf16", (71, 48)),
+    ("fp8 of blocks", (200, 144)),
+]
+OFTEN = ("q4f16_0", "q8bf16", "awq", "gptq of 8 bits", "fp8 of blocks", "q3f16")
+
+
 @pytest.mark.parametrize(
     ("name", "sides"),
     [
-        *((x, (128, 160 if x == "q3f16" else 128)) for x in FORMATS),
-        ("q4f16_1", (72, 96)),  # rows and a depth that no tile divides
-        ("gptq", (48, 320)),  # and no group
-        ("q8bf16", (71, 48)),
-        ("fp8 of blocks", (200, 144)),
+        *((x, (128, 160 if x == "q3f16" else 128)) for x in OFTEN),
+        *ODD[:2],
+        *(pytest.param(x, (128, 128), marks=SLOW) for x in FORMATS if x not in OFTEN),
+        *(pytest.param(*x, marks=SLOW) for x in ODD[2:]),
     ],
 )
 def test_formats(name, sides):

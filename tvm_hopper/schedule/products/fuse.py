@@ -17,6 +17,7 @@ from typing import Any
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
+from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED
@@ -26,7 +27,7 @@ from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
 
-from .narrow_operands import find_narrow
+from .narrow_operands import find_decoder
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"
@@ -75,6 +76,24 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                     _way_to_memory(sch, producer),
                 )
             inline_block(sch, sch.compute_inline, producer)
+    _turn_decoders(sch, block)
+
+
+def _turn_decoders(sch: s_tir.Schedule, block: Any) -> None:
+    """Let what decoders make have rows along k, however packed tensors lie: no memory has it."""
+    node = sch.get(block)
+    for maker in sch.get_producers(block):
+        made = sch.get(maker).writes[0].source
+        if is_own_kernel(sch, maker) or find_decoder(sch.get(maker)) is None:
+            continue
+        summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+        loads = [x for x in ir.find_all(node.body, ir.TensorLoad) if x.source.same_as(made)]
+        *_, row, last = loads[0].indices
+        if ir.depends_on(row, summed) and not ir.depends_on(last, summed):
+            turned = IndexMap.from_func(
+                lambda *i: [*i[:-2], i[-1], i[-2]], len(made.shape), index_dtype=ir.dtype_of(row)
+            )
+            sch.transform_layout(maker, ("write", 0), turned)
 
 
 def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
@@ -91,10 +110,10 @@ def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
         if any(x is None or str(x) != str(y) for x, y in zip(extents, made.shape, strict=True)):
             return False
     if not _inputs(sch, maker):
-        return find_narrow(sch.get(maker)) is not None
+        return find_decoder(sch.get(maker)) is not None
     trial = sch.copy()
     _inline_inputs(trial, maker)
-    if find_narrow(trial.get(maker)) is None:
+    if find_decoder(trial.get(maker)) is None:
         return False
     _inline_inputs(sch, maker)
     return True

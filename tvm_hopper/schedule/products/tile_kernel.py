@@ -26,9 +26,9 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
-from .converted import check_whole, find_converted
+from .converted import find_converted
 from .gather import fuse_gather, is_gather
-from .narrow_operands import find_narrow
+from .narrow_operands import find_decoder, values_by_step
 from .operands import widest_swizzle
 from .outputs import Gather, keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
@@ -79,8 +79,8 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
-    check_whole(oriented(problem, config), (tile_m * rows_of_blocks, tile_n, in_output[2]))
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
+    inline_decoders(sch, block)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
@@ -232,23 +232,41 @@ def copy_operands(
             copy_operand(sch, block, problem, operand, place, config, position=position)
 
 
+def inline_decoders(sch: s_tir.Schedule, block: Any) -> None:
+    """Let the pad of an operand be its decoder, with zeros beyond the operand's end."""
+    for pad in sch.get_producers(block):
+        for maker in sch.get_producers(pad):
+            if find_decoder(sch.get(maker)) is not None:
+                sch.compute_inline(maker)
+
+
 def convert_operand(
     sch: s_tir.Schedule, block: Any, operand: MatmulOperand, place: Any, config: MatmulConfig
 ) -> None:
     """Bring tiles of an operand to shared memory in their narrow type; threads convert them."""
     (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
-    narrow = find_narrow(sch.get(maker)).source
+    decoder = find_decoder(sch.get(maker))
+    assert decoder is not None
+    _, _, tile_k = config.tile or (0, 0, 0)
+    moving = [i for i, x in enumerate(decoder.load.indices) if not ir.is_const(x, 0)]
     sch.set_scope(maker, 0, "local")
     sch.compute_at(maker, place)
     reads = [x.source for x in sch.get(maker).reads]
-    copy = sch.cache_read(maker, next(i for i, x in enumerate(reads) if x.same_as(narrow)), SHARED)
+    packed = next(i for i, x in enumerate(reads) if x.same_as(decoder.packed))
+    copy = sch.cache_read(maker, packed, SHARED)
     sch.compute_at(copy, place, index=0)
     row = (ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0) * dtype_bytes(
-        ir.dtype_of(narrow)
+        ir.dtype_of(decoder.packed)
     )
     steps.async_copy(sch, copy, "tma", widest_swizzle(row))
-    for one in (copy, maker):
-        drop_unit_dims(sch, one, operand.kept)
+    drop_unit_dims(sch, copy, tuple(moving[-2:]))
+    for number, values in enumerate(values_by_step(sch.get(maker), tile_k)):
+        reads = [x.source for x in sch.get(maker).reads]
+        index = next(i for i, x in enumerate(reads) if x.same_as(values))
+        copy = sch.cache_read(maker, index, SHARED)
+        sch.compute_at(copy, place, index=1 + number)
+        steps.async_copy(sch, copy)
+    drop_unit_dims(sch, maker, operand.kept)
 
 
 def copy_operand(

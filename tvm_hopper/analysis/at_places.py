@@ -24,6 +24,7 @@ OPERATIONS = {
     tirx.GT: np.greater,
     tirx.GE: np.greater_equal,
     tirx.EQ: np.equal,
+    tirx.And: np.logical_and,
 }
 
 

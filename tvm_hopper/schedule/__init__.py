@@ -21,6 +21,7 @@ from .products.field_values import Raster, SplitK, TmaStore
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .products.pixel_boxes import box_pixels
 from .products.ranges import choose_ranges
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
@@ -44,6 +45,7 @@ __all__ = [
     "across_cluster",
     "async_copy",
     "async_store",
+    "box_pixels",
     "choose_classes",
     "choose_config",
     "choose_ranges",

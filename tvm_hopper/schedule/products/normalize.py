@@ -40,6 +40,7 @@ from tvm_hopper.schedule.trial import as_one_step
 
 from .axes import sort_axes
 from .fuse import fuse_prologue
+from .plain_nests import point, regions, replace_load, spatial_nest
 from .recognize import check_plain_loops, product_loads
 from .views import find_access
 
@@ -84,7 +85,7 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
     ScheduleError
         `mod` is no module, or there is no block of that name.
     """
-    _check_arguments(mod, block)
+    check_rewrite("normalize", mod, block)
     if isinstance(mod, tirx.PrimFunc):
         return _normalize_function(mod, block)
     changed = {
@@ -95,14 +96,15 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
     }
     if not changed:
         return mod
-    result = _with_functions(mod, changed)
+    result = with_functions(mod, changed)
     origins.note(result, mod)
     return result
 
 
-def _check_arguments(mod: Any, block: Any) -> None:
+def check_rewrite(where: str, mod: Any, block: Any) -> None:
+    """Refuse what is no module of plain loops, and the name of a block that it has not."""
     if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
-        raise cannot_schedule("normalize", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
+        raise cannot_schedule(where, f"{type(mod).__name__}", "an IRModule or a PrimFunc")
     if block is None:
         return
     roots = [mod] if isinstance(mod, tirx.PrimFunc) else list(mod.functions.values())
@@ -110,7 +112,7 @@ def _check_arguments(mod: Any, block: Any) -> None:
     names = [x.name_hint for body in bodies for x in ir.find_all(body, ir.SBlock)]
     names = [name for name in names if name != "root"]
     if block not in names:
-        raise cannot_schedule("normalize", f"block={block!r}", f"one of {names}, or None")
+        raise cannot_schedule(where, f"block={block!r}", f"one of {names}, or None")
 
 
 def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
@@ -127,12 +129,13 @@ def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
     new = _normalize_function(func, name)
     if new.same_as(func):
         return None
-    fresh = s_tir.Schedule(_with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
+    fresh = s_tir.Schedule(with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
     fresh.work_on(target)
     return fresh
 
 
-def _with_functions(mod: tvm.IRModule, changed: dict[Any, tirx.PrimFunc]) -> tvm.IRModule:
+def with_functions(mod: tvm.IRModule, changed: dict[Any, tirx.PrimFunc]) -> tvm.IRModule:
+    """Copy a module with some functions replaced."""
     result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     for gv, func in changed.items():
         result.update_func(gv, func)
@@ -165,7 +168,7 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             fuse_prologue(sch, name)
     except HopperError:
         return func
-    inlined = _part_operands(sch.mod["main"], name)
+    inlined = _part_operands(_without_unit_windows(sch.mod["main"], name), name)
     func = func if inlined.same_as(sch.mod["main"]) else inlined
     root = inlined.body
     forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
@@ -202,15 +205,15 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         )
         axes = [ir.Var(f"v{i}", ir.dtype_of(x)) for i, x in enumerate(tensor.shape)]
         value = tirx.BufferLoad(tensor, axes)
-        made = _spatial_nest(
+        made = spatial_nest(
             str(copy.name), axes, list(tensor.shape), ir.BufferStore(copy, value, axes)
         )
         read = tirx.BufferLoad(copy, list(second.indices))
         new = ir.BufferStore(
-            node.body.buffer, _replace_load(node.body.value, second, read), node.body.indices
+            node.body.buffer, replace_load(node.body.value, second, read), node.body.indices
         )
         init = [] if node.init is None else [node.init.value]
-        reads = _regions([new.value, *init], without=new.buffer if init else None)
+        reads = regions([new.value, *init], without=new.buffer if init else None)
         planned = {node: ir.with_block(node, body=new, reads=reads)}
         nests = {nest: ir.seq(made, ir.replace_nodes(nest, ir.SBlock, planned))}
         new_root = ir.with_block(
@@ -220,6 +223,33 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         )
         return func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, new_root))
     return func
+
+
+def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Leave variables of extent one out of sums in an operand's index: X[y + r] is X[y]."""
+    named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
+    node = named[0]
+    if not isinstance(node.body, ir.BufferStore):
+        return func
+    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+    others = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
+    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    value = node.body.value
+    for load in ir.find_all(value, ir.TensorLoad):
+        sums = [ir.depends_on(x, units) and ir.depends_on(x, others) for x in load.indices]
+        if any(sums):
+            indices = [
+                ir.simplify(ir.substitute(x, zeros)) if is_sum else x
+                for x, is_sum in zip(load.indices, sums, strict=True)
+            ]
+            value = replace_load(value, load, tirx.BufferLoad(load.source, indices))
+    if value.same_as(node.body.value):
+        return func
+    body = ir.BufferStore(node.body.buffer, value, node.body.indices)
+    init = [] if node.init is None else [node.init.value]
+    reads = regions([value, *init], without=body.buffer if init else None)
+    new = ir.with_block(node, body=body, reads=reads)
+    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: new}))
 
 
 def _nests(root: Any) -> list[Any]:
@@ -329,15 +359,15 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
         first.append(stmt)
         indices = [made[axis].var, *_moving_variables(node, load)]
         body = ir.BufferStore(
-            total, _replace_load(body.value, load, tirx.BufferLoad(row, indices)), variables
+            total, replace_load(body.value, load, tirx.BufferLoad(row, indices)), variables
         )
     start = tirx.const(0, ir.dtype_of(output)) if form.keeps_old_value else node.init.value
     init = ir.BufferStore(total, start, variables)
     block = ir.with_block(
         node,
         iter_vars=[*made.values(), *node.iter_vars],
-        reads=_regions([body.value, start], without=total),
-        writes=[_point(total, variables)],
+        reads=regions([body.value, start], without=total),
+        writes=[point(total, variables)],
         body=body,
         init=init,
     )
@@ -377,16 +407,6 @@ def _with_sum(store: Any, total: Any, variables: list[Any]) -> Any:
     )
 
 
-def _replace_load(value: Any, old: Any, new: Any) -> Any:
-    def visit(load: Any, mutator: Any) -> Any:
-        same = load.source.same_as(old.source) and tvm_ffi.structural_equal(
-            load.indices, old.indices
-        )
-        return new if same else mutator.default_mutate(load)
-
-    return ir.mutate(value, [(ir.TensorLoad, visit)])
-
-
 def _moving_variables(node: Any, load: Any) -> list[Any]:
     access = find_access(node, load.source, load.indices)
     assert access is not None
@@ -403,7 +423,7 @@ def _row_view(node: Any, load: Any, names: ir.Names, one: Any) -> tuple[Any, ir.
     dtype = ir.dtype_of(one)
     axes = [ir.Var("v_row", dtype), *(ir.Var(v.name, dtype) for v in used)]
     value = ir.substitute(load, dict(zip(used, axes[1:], strict=True)))
-    return row, _spatial_nest(name, axes, list(shape), ir.BufferStore(row, value, axes))
+    return row, spatial_nest(name, axes, list(shape), ir.BufferStore(row, value, axes))
 
 
 def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
@@ -435,48 +455,4 @@ def _store_sum(form: NormalForm, total: Any, names: ir.Names) -> ir.Stmt:
     if form.keeps_old_value:
         value = tirx.BufferLoad(store.buffer, indices) + value
     name = names.take(f"{node.name_hint}_store")
-    return _spatial_nest(name, axes, extents, ir.BufferStore(store.buffer, value, indices))
-
-
-def _spatial_nest(name: str, axes: list[Any], extents: list[Any], store: Any) -> ir.Stmt:
-    """Build plain loops around one store."""
-    dtype = ir.dtype_of(extents[0]) if extents else "int32"
-    zero = tirx.IntImm(dtype, 0)
-    iter_vars = [
-        IterVar(tvm.ir.Range.from_min_extent(zero, extent), var, IterVar.DataPar)
-        for var, extent in zip(axes, extents, strict=True)
-    ]
-    block = ir.SBlock(
-        iter_vars,
-        _regions([store.value]),
-        [_point(store.buffer, list(store.indices))],
-        name,
-        store,
-    )
-    loops = [ir.Var(f"ax{i}", dtype) for i in range(len(axes))]
-    stmt: ir.Stmt = ir.SBlockRealize(loops, True, block)
-    for var, extent in reversed(list(zip(loops, extents, strict=True))):
-        stmt = ir.For(var, zero, extent, ir.ForKind.SERIAL, stmt)
-    return stmt
-
-
-def _regions(values: list[Any], without: Any = None) -> list[Any]:
-    """List what expressions read, each tensor once: a reduction's own output is not named."""
-    found: list[Any] = []
-    for value in values:
-        for load in ir.find_all(value, ir.TensorLoad):
-            if without is not None and load.source.same_as(without):
-                continue
-            region = _point(load.source, list(load.indices))
-            if not any(
-                region.source.same_as(x.source)
-                and tvm_ffi.structural_equal(region.region, x.region)
-                for x in found
-            ):
-                found.append(region)
-    return found
-
-
-def _point(buffer: Any, indices: list[Any]) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(x, tirx.IntImm(ir.dtype_of(x), 1)) for x in indices]
-    return tirx.BufferRegion(buffer, ranges)
+    return spatial_nest(name, axes, extents, ir.BufferStore(store.buffer, value, indices))

@@ -20,6 +20,7 @@ from tvm_hopper.errors import cannot_configure, warn
 from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
 from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
+from .channels_last import ChannelsLast
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
@@ -44,6 +45,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         How products are computed.
     """
     return [
+        ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call

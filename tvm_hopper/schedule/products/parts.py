@@ -102,6 +102,8 @@ def in_parts(
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
+        if product.channels:  # whole windows are not padded
+            able = able[steps[able] % size == 0]
         if given.split_mode in ANYWHERE:  # any number may; more than SMs take turns
             able = able[count[able] * size <= chip.num_sms]
         places.append(able)

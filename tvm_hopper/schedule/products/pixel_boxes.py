@@ -50,6 +50,7 @@ from .ring_and_order import SYMBOLIC_BATCH, known
 from .windows import Windows, find_windows
 
 MOST_ROWS = 1024  # of a box: tiles of a cluster
+NARROW = (16, 32)  # depths of tiles of few channels: swizzles of 32 and 64 bytes
 
 
 def box_pixels(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int, depth: int = 64) -> Any:
@@ -139,7 +140,9 @@ def _with_tile(func: tirx.PrimFunc, found: Windows, name: str, given: MatmulConf
     if given.is_orientation_open:
         given = replace(given, form=UNTRANSPOSED)
     best, *_ = rank_both(wanted, given, chip_of_target(), 1)
-    return with_tile(given, best)
+    rows, columns, depth = best.tile
+    step = min(x for x in (*NARROW, depth) if x >= min(wanted.channels, depth))
+    return with_tile(given, replace(best, tile=(rows, columns, step)))
 
 
 def _as_product(found: Windows, out_dtype: str) -> ProductShape:

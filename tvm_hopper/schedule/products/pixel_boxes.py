@@ -47,7 +47,7 @@ from .plain_nests import point, regions, replace_load, spatial_nest
 from .product_shape import ProductShape
 from .recognize import product_loads
 from .ring_and_order import SYMBOLIC_BATCH, known
-from .windows import Windows, find_windows
+from .windows import Windows, find_windows, split_groups
 
 MOST_ROWS = 1024  # of a box: tiles of a cluster
 NARROW = (16, 32)  # depths of tiles of few channels: swizzles of 32 and 64 bytes
@@ -128,7 +128,7 @@ def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | No
             fuse_prologue(sch, block)
     except HopperError:
         return None  # `hs.matmul` says why
-    new = sch.mod["main"]
+    new = split_groups(sch, block)
     found = find_windows(new, block)
     return None if found is None else (new, found)
 
@@ -157,7 +157,8 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     inner = contiguous_axis(node, other)
     major = "k" if inner in axes.depth else "mn"
     dtype = ir.dtype_of(found.load.source)
-    shape = as_product(math.prod(images), n, k, dtype, ("k", major), out_dtype)
+    batch = math.prod(known(extents[i], SYMBOLIC_BATCH) for i in axes.batch)
+    shape = as_product(math.prod(images), n, k, dtype, ("k", major), out_dtype, batch)
     return replace(
         shape, images=images, image_steps=found.steps, channels=known(found.channels.dom.extent)
     )

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx import IterVar
+from tvm import s_tir, sym, tirx
+from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
@@ -108,6 +108,73 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
         _check(f"{where}, tensor {windows.source.source.name}", windows)
         return windows
     return None
+
+
+def split_groups(sch: s_tir.Schedule, block: str) -> tirx.PrimFunc:
+    """Cut rows into groups that read one matrix each: B[E[i // 128], j, k] becomes B[E[g], j, k].
+
+    Parameters
+    ----------
+    sch : Schedule
+        Of one function, changed in place: the block's row is a group and a row in it, where groups
+        are whole.
+    block : str
+        The multiply-add.
+
+    Returns
+    -------
+    func : PrimFunc
+        The function, with plain indices.
+
+    Raises
+    ------
+    ScheduleError
+        The last group may have fewer rows.
+    """
+    node = sch.get(sch.get_sblock(block))
+    found = [(i, size) for i, x in enumerate(node.iter_vars) if (size := _group_size(node, x))]
+    if len(found) != 1:
+        return sch.mod["main"]
+    ((at, size),) = found
+    cut = IndexMap.from_func(
+        lambda *old: [*old[:at], old[at] // size, old[at] % size, *old[at + 1 :]],
+        ndim=len(node.iter_vars),
+        index_dtype=ir.dtype_of(node.iter_vars[at].var),
+    )
+    sch.transform_block_layout(block, cut)
+    func, node = sch.mod["main"], sch.get(sch.get_sblock(block))
+    analyzer = sym.Analyzer()
+    for axis in node.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
+    plain = [
+        (kind, lambda x, m: analyzer.simplify(m.default_mutate(x)))
+        for kind in (tirx.FloorDiv, tirx.FloorMod)
+    ]
+    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: ir.mutate(node, plain)}))
+
+
+def _group_size(node: Any, axis: IterVar) -> int:
+    """Return how many rows in turn read one matrix, which divides them; 0 for other variables."""
+    if not isinstance(node.body, ir.BufferStore) or axis.iter_type == IterVar.CommReduce:
+        return 0
+    if not any(axis.var.same_as(x) for x in node.body.indices):
+        return 0
+    extent, sizes = ir.static_int(axis.dom.extent) or 0, set()
+    for load in ir.find_all(node.body.value, ir.TensorLoad):
+        indices = list(load.indices)
+        groups = [x for x in ir.find_all(indices, tirx.FloorDiv) if axis.var.same_as(x.a)]
+        count = len(ir.find_all(indices, ir.Var, lambda x: x.same_as(axis.var)))
+        if groups and count == len(groups):  # `i // 16` next to `i % 16` is one dimension
+            sizes |= {ir.static_int(x.b) or 0 for x in groups}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    if size > 1 and (not extent or extent % size):
+        raise cannot_schedule(
+            f"block {node.name_hint}",
+            f"{axis.dom.extent} rows in groups of {size}, of which each reads one matrix",
+            "whole groups",
+            f"pad the rows, or write C[g, i, j] with {size} rows i in a group g",
+        )
+    return size if 1 < size < extent else 0
 
 
 def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) -> Windows | None:

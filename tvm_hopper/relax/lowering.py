@@ -24,6 +24,7 @@ from .channels_last import ChannelsLast
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
 from .fuse_gates import FuseGates
+from .fuse_lookups import FuseLookups
 from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .keep_records import KeepRecords
@@ -53,6 +54,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         RowPlaces(),  # of rows of -inf TVM says -1
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
+        FuseLookups(options),  # experts are read where they lie
         FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more

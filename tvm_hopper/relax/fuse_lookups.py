@@ -75,7 +75,7 @@ class FuseLookups:
 def is_lookup(func: tirx.PrimFunc) -> bool:
     """Tell a function that copies elements from places which another tensor holds."""
     blocks = ir.find_all(func.body, ir.SBlock, lambda x: bool(x.iter_vars))
-    values = [getattr(x.body, "value", None) for x in blocks]
-    return all(isinstance(x, ir.TensorLoad) for x in values) and any(
-        ir.find_all(list(x.indices), ir.TensorLoad) for x in values
-    )
+    loads = [x.body.value for x in blocks if isinstance(x.body, ir.BufferStore)]
+    loads = [x for x in loads if isinstance(x, ir.TensorLoad)]
+    looked_up = [x for x in loads if ir.find_all(list(x.indices), ir.TensorLoad)]
+    return len(loads) == len(blocks) and bool(looked_up)

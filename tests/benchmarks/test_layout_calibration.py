@@ -10,8 +10,7 @@ import pytest
 from tvm.script import tirx as T
 
 from benchmarks.calibration import apart
-from benchmarks.calibration.layouts import __main__ as calibration
-from benchmarks.calibration.layouts import copies, probes, products, report
+from benchmarks.calibration.layouts import __main__ as calibration, copies, probes, products, report
 from benchmarks.calibration.layouts.descriptors import CANONICAL, SPANS, trials, word_of
 from benchmarks.calibration.layouts.instruction import (
     IMAGE_BYTES,

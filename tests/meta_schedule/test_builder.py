@@ -12,8 +12,7 @@ import tvm
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
-from tvm_hopper import meta_schedule
-from tvm_hopper import schedule as hs
+from tvm_hopper import meta_schedule, schedule as hs
 from tvm_hopper.meta_schedule import builder as builders
 from tvm_hopper.meta_schedule.measuring import artifact
 from tvm_hopper.meta_schedule.workers import leftovers

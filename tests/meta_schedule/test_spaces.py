@@ -13,8 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests.meta_schedule.stand_ins import formula
-from tvm_hopper import meta_schedule as hms
-from tvm_hopper import schedule as hs
+from tvm_hopper import meta_schedule as hms, schedule as hs
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul

@@ -6,8 +6,7 @@ from tvm import s_tir, te
 from tvm.target import Target
 
 from tests.schedule.devices import gpu_of_sms
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram
 from tvm_hopper.schedule.row_reduction import apply

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tvm_hopper.facts import swizzle as pass_swizzle
-from tvm_hopper.facts import wgmma as pass_wgmma
+from tvm_hopper.facts import swizzle as pass_swizzle, wgmma as pass_wgmma
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.sim.launch.tma import landed_bytes, landing_offsets
 from tvm_hopper.sim.layouts import fragments as ops

@@ -16,8 +16,7 @@ from tests.seeded.catalogue import (
 )
 from tests.seeded.lowering import lower
 from tests.static_check.kernels import kernel
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.protocol import check
 from tvm_hopper.sim.run import run_kernel

@@ -27,8 +27,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import SWIZZLE

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir
 from tvm.ir.utils import derived_object
-from tvm.s_tir import dlight as dl
-from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir import dlight as dl, meta_schedule as ms
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError, cannot_tune

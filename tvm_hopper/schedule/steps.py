@@ -25,8 +25,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import swizzle as swizzle_facts
-from tvm_hopper.facts import wgmma as wgmma_facts
+from tvm_hopper.facts import swizzle as swizzle_facts, wgmma as wgmma_facts
 from tvm_hopper.facts.async_ops import find_copy_op, find_mechanisms
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests import keys

@@ -240,6 +240,19 @@ def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:
     return any(str(x.source.scope()) in ("", "global") for x in sch.get(nest.block).reads)
 
 
+def bind_blocks(
+    sch: s_tir.Schedule, loop: Any, kind: str, text: str, blocks: int, early_launch: bool | None
+) -> None:
+    """Make a loop the thread blocks of a kernel of ours, and note what was chosen for it."""
+    sch.bind(loop, "blockIdx.x")
+    sch.annotate(loop, keys.MEMORY_BOUND, kind)
+    sch.annotate(loop, keys.CHOSEN, text)
+    if blocks > 1:
+        sch.annotate(loop, keys.BLOCKS_PER_SM, blocks)
+    if early_launch:
+        sch.annotate(loop, keys.EARLY_LAUNCH, 1)
+
+
 def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:
     """Return the loop over rows; a program of one row has none, and gets one."""
     loops = list(sch.get_loops(nest.block))

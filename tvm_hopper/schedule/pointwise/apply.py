@@ -25,6 +25,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    bind_blocks,
     hint_loads,
     in_memory,
     keep_end,
@@ -162,18 +163,12 @@ def _apply_kernel(
     for nest in shared:
         sch.compute_at(nest.block, block, index=0)
         deal_out(sch, list(sch.get_loops(nest.block))[-1], tile, whole=True)
-    sch.bind(block, "blockIdx.x")
-    sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
-    sch.annotate(block, keys.CHOSEN, choice.text)
-    if choice.blocks > 1:
-        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    bind_blocks(sch, block, keys.POINTWISE, choice.text, choice.blocks, given.early_launch)
     if choice.together > 1:
         sch.annotate(block, keys.LAUNCHED_TOGETHER, choice.together)
     if choice.hint:
         hint_loads(sch, nests)
         keep_end(sch, block, tile.columns * sum_bytes(written), chip_of_target().l2_bytes)
-    if given.early_launch:
-        sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)
 
 

@@ -32,6 +32,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    bind_blocks,
     hint_loads,
     in_memory,
     keep_end,
@@ -334,15 +335,9 @@ def schedule_rows(
     stored = sum_bytes(in_memory(sch, parts, rows.full))
     kernel = _make_nests(sch, parts, rows, choice)
     block = _share_rows(sch, kernel, rows, choice)
-    sch.bind(block, "blockIdx.x")
-    sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
-    sch.annotate(block, keys.CHOSEN, choice.text)
+    bind_blocks(sch, block, keys.ROW_REDUCTION, choice.text, choice.blocks, choice.early_launch)
     if choice.tile.cluster > 1:
         sch.annotate(block, keys.ROW_CLUSTER, choice.tile.cluster)
-    if choice.blocks > 1:
-        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.early_launch:
-        sch.annotate(block, keys.EARLY_LAUNCH, 1)
     if choice.hint and not choice.stage:
         hint_loads(sch, kernel.nests)
     if keeps_end(plan.work, choice):

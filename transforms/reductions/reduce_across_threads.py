@@ -57,11 +57,11 @@ from .cluster_exchange_loop import LoopExchange
 from .cluster_exchange_slots import give_rooms, in_turns
 from .fuse_mean_and_variance import fuse_mean_and_variance
 from .narrow_indices import narrow_indices
-from .reducer_order import check_order
 from .split_rows_across_cluster import AXIS, CLUSTER_AXIS, split_rows_across_cluster
 from .warp_shuffles import (
     ThreadReduction,
     butterfly,
+    check_order,
     gather,
     lanes_together,
     store,

@@ -5,11 +5,15 @@ The simulator and the checks walk by themselves: they judge what is made with th
 """
 
 from .build import (
+    ALLOCATOR as ALLOCATOR,
+    answers_for_allocator as answers_for_allocator,
     as_int32 as as_int32,
     block_of_store as block_of_store,
     call_op as call_op,
     cast_like as cast_like,
     full_region as full_region,
+    has_allocator as has_allocator,
+    load_saved as load_saved,
     make_assert as make_assert,
     make_loop as make_loop,
     mark_ours as mark_ours,
@@ -19,11 +23,6 @@ from .build import (
     simplify as simplify,
     with_block as with_block,
     with_body as with_body,
-)
-from .callers import (
-    ALLOCATOR as ALLOCATOR,
-    answers_for_allocator as answers_for_allocator,
-    has_allocator as has_allocator,
 )
 from .lanes import (
     first_element as first_element,
@@ -48,7 +47,6 @@ from .rewrite import (
     substitute as substitute,
     without_annotations as without_annotations,
 )
-from .saved import load_saved as load_saved
 from .threads import KernelThreads as KernelThreads, threads_of as threads_of
 from .types import (
     KERNEL_BLOCK as KERNEL_BLOCK,

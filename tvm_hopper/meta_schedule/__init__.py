@@ -22,13 +22,15 @@ if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
         fake_gpus as fake_gpus,
     )
     from tvm_hopper.meta_schedule.finding import lookup as lookup
-    from tvm_hopper.meta_schedule.mutators import MutateSample as MutateSample
-    from tvm_hopper.meta_schedule.postprocs import RefuseIllegal as RefuseIllegal
     from tvm_hopper.meta_schedule.report import TuningReport as TuningReport
     from tvm_hopper.meta_schedule.rpc_runner import RpcRunner as RpcRunner
     from tvm_hopper.meta_schedule.runner import GpuRunner as GpuRunner
     from tvm_hopper.meta_schedule.scheduling import schedule_with as schedule_with
-    from tvm_hopper.meta_schedule.spaces import space as space
+    from tvm_hopper.meta_schedule.spaces import (
+        MutateSample as MutateSample,
+        RefuseIllegal as RefuseIllegal,
+        space as space,
+    )
     from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy as ConfigurationStrategy
     from tvm_hopper.meta_schedule.tasks import Task as Task, find_tasks as find_tasks
     from tvm_hopper.meta_schedule.tuning import tune as tune
@@ -39,8 +41,8 @@ _NAMES = {  # public name -> module that holds it
     "Database": "database",
     "FakeRunner": "fake_runner",
     "GpuRunner": "runner",
-    "MutateSample": "mutators",
-    "RefuseIllegal": "postprocs",
+    "MutateSample": "spaces",
+    "RefuseIllegal": "spaces",
     "RpcRunner": "rpc_runner",
     "Task": "tasks",
     "TuningReport": "report",

@@ -29,6 +29,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
+from tvm_hopper.schedule.memory_bound.blocks import WholeFunction
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.partial import (
     leave_columns,
@@ -43,7 +44,6 @@ from tvm_hopper.schedule.memory_bound.tiles import (
     sum_bytes,
     whole_vector,
 )
-from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 

@@ -20,6 +20,7 @@ from tvm_hopper import ir
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
+from tvm_hopper.schedule.memory_bound.blocks import WholeFunction
 from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
@@ -40,7 +41,6 @@ from tvm_hopper.schedule.memory_bound.tiles import (
     sum_bytes,
     whole_vector,
 )
-from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 
 from .columns import find_choices, find_columns_read

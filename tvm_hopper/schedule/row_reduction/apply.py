@@ -60,13 +60,12 @@ from .choice import RowChoice
 from .config import RowReductionConfig
 from .count_work import count_work
 from .grid_model import begin_together, keeps_end
-from .held_model import hold_rows
 from .model import choose_rows
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
-from .shared_model import keep_shared
+from .shared_model import hold_rows, keep_shared
 from .split import EARLY, find_late, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import Pass, deal_out_passes, plan_passes, read_apart

@@ -23,22 +23,15 @@ from .launch import (
     RemoveRestrict as RemoveRestrict,
     WidenIndices as WidenIndices,
 )
-from .layouts import (
-    SwizzleSharedTiles as SwizzleSharedTiles,
-)
+from .layouts import SwizzleSharedTiles as SwizzleSharedTiles
 from .legalize import (
     BarrierAfterZeroTripLoops as BarrierAfterZeroTripLoops,
     LegalizeVectors as LegalizeVectors,
     UnpackHalfPairs as UnpackHalfPairs,
     UnrollRegisterLoops as UnrollRegisterLoops,
 )
-from .math import (
-    ForbidFmaContraction as ForbidFmaContraction,
-    LowerFloatMath as LowerFloatMath,
-)
-from .mbarriers import (
-    LowerChannelsToMbarriers as LowerChannelsToMbarriers,
-)
+from .math import ForbidFmaContraction as ForbidFmaContraction, LowerFloatMath as LowerFloatMath
+from .mbarriers import LowerChannelsToMbarriers as LowerChannelsToMbarriers
 from .memory_bound import (
     FuseOnlineSoftmax as FuseOnlineSoftmax,
     HoistReductionInits as HoistReductionInits,
@@ -51,10 +44,7 @@ from .mma_sync import (
     LowerWarpMemory as LowerWarpMemory,
     PairFragmentStores as PairFragmentStores,
 )
-from .pipeline import (
-    ExpandPipeline as ExpandPipeline,
-    PlanRingBuffers as PlanRingBuffers,
-)
+from .pipeline import ExpandPipeline as ExpandPipeline, PlanRingBuffers as PlanRingBuffers
 from .prepare import (
     CompactTiles as CompactTiles,
     ExpandInnerPipelines as ExpandInnerPipelines,
@@ -67,13 +57,8 @@ from .prepare import (
     RestoreAxisAnnotations as RestoreAxisAnnotations,
     SimplifyRegisterIndices as SimplifyRegisterIndices,
 )
-from .reductions import (
-    ReduceAcrossThreads as ReduceAcrossThreads,
-)
-from .split_k import (
-    LowerSplitK as LowerSplitK,
-    MakeSplitKKernels as MakeSplitKKernels,
-)
+from .reductions import ReduceAcrossThreads as ReduceAcrossThreads
+from .split_k import LowerSplitK as LowerSplitK, MakeSplitKKernels as MakeSplitKKernels
 from .sync import (
     InsertSyncs as InsertSyncs,
     MergeSharedBuffers as MergeSharedBuffers,
@@ -84,10 +69,5 @@ from .tile_scheduling import (
     ScheduleTiles as ScheduleTiles,
     SizePersistentGrid as SizePersistentGrid,
 )
-from .warp_specialization import (
-    SpecializeWarps as SpecializeWarps,
-)
-from .wgmma import (
-    LowerWgmma as LowerWgmma,
-    OverlapEpilogueLoads as OverlapEpilogueLoads,
-)
+from .warp_specialization import SpecializeWarps as SpecializeWarps
+from .wgmma import LowerWgmma as LowerWgmma, OverlapEpilogueLoads as OverlapEpilogueLoads

@@ -178,7 +178,7 @@ def _remark(plan: ClusterSum) -> RemarkNote:
     )
 
 
-# -- split-K in a cluster: add the partial sums of its thread blocks. Part of LowerSplitK
+# -- in a cluster: add the partial sums of its thread blocks
 
 
 def gather_sums(

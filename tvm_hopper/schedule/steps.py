@@ -44,14 +44,7 @@ from .arguments import (
 )
 from .asking import ask as _ask
 from .products import tiles
-from .products.config import (
-    ACCUMULATE,
-    OPERANDS,
-    PENDING,
-    Roles,
-    check_consumers,
-    check_pending,
-)
+from .products.config import ACCUMULATE, OPERANDS, PENDING, Roles, check_consumers, check_pending
 from .products.fuse import is_own_kernel
 from .products.recognize import Axis, Matmul, find_matmul
 from .trial import all_or_nothing

@@ -38,12 +38,7 @@ from tvm_hopper.schedule.memory_bound.partial import (
     pack_partial,
 )
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, is_plain
-from tvm_hopper.schedule.memory_bound.tiles import (
-    first_of_row,
-    flat,
-    sum_bytes,
-    whole_vector,
-)
+from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, sum_bytes, whole_vector
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 

@@ -110,13 +110,17 @@ def keep_arrays(
             Nest(keep_read(sch, read), Work.LOAD_AGAIN if read.has_rows else Work.LOAD_COLUMNS)
             for read in again
         ]
-        work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
-        work = Work.LOAD if part.name in loads else work
-        if part.reduced:
-            work = Work.WINDOW if part.name in full else Work.REDUCE
-        nests.append(Nest(part.block, work))
+        nests.append(Nest(part.block, _work_of(part, full, loads)))
         nests += stores[part.name]
     return nests
+
+
+def _work_of(part: Part, full: frozenset[str], loads: frozenset[str]) -> Work:
+    if part.reduced:
+        return Work.WINDOW if part.name in full else Work.REDUCE
+    if part.name in loads:
+        return Work.LOAD
+    return Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
 
 
 def keep_in_registers(

@@ -42,24 +42,15 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import (
-    MemoryProgram,
-    Part,
-    is_column_sum,
-)
-from tvm_hopper.schedule.memory_bound.tiles import (
-    RegisterTile,
-    deal_out,
-    sum_bytes,
-)
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, is_column_sum
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, sum_bytes
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, as_refusal
 from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refused, twin
 
-from .choice import RowChoice
+from .choice import RowChoice, begin_together, keeps_end
 from .config import RowReductionConfig
 from .count_work import count_work
-from .grid_model import begin_together, keeps_end
 from .model import choose_rows
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program

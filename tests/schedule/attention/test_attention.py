@@ -184,7 +184,7 @@ def test_refused_programs(make, match):
 @pytest.mark.parametrize("tile", [(64, 32), (128, 32)])
 def test_a_form_that_is_scheduled_already(tile):
     sch = scheduled(ONE, **SMALL)
-    with pytest.raises(ScheduleError, match="found main, scheduled already; need loops as hs.onli"):
+    with pytest.raises(ScheduleError, match="found main, scheduled already; need loops"):
         hs.attention(sch, hs.AttentionConfig(tile=tile))
 
 

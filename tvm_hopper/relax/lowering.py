@@ -22,6 +22,7 @@ from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
+from .fuse_decoders import FuseDecoders
 from .fuse_gates import FuseGates
 from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
@@ -56,6 +57,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
+        FuseDecoders(options),  # weights of a few bits are never in memory as 16
         FuseGates(options),  # what a gate opens, in the kernel of both products
         relax.transform.DeadCodeElimination(),
     ]

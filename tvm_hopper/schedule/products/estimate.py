@@ -35,7 +35,7 @@ from .rate_constants import Rates
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
-CONVERT_CYCLES = 6.0  # of an element that a thread converts; counted in the assembler's text
+CONVERT_CYCLES = 3.0  # of an element that a thread converts
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
@@ -206,7 +206,8 @@ class _Estimate:
     def _convert(self) -> Floats:
         """Return the cycles in which a consumer converts its rows of a step, before it multiplies.
 
-        Two bytes take six instructions, and a warp issues one instruction in two cycles.
+        Two elements take two instructions on integers, of which an SM issues half as many, and two
+        on halves (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
         """
         of_thread = self.rows_of_one * self.depth / WARP_GROUP_THREADS
         is_converted = bool(self.product.converted_bytes)

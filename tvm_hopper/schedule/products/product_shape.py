@@ -23,7 +23,7 @@ class ProductShape:
     is_symbolic: bool = False  # whether an extent is a guess
     batch: int = 1  # how many such products a kernel computes
     # bytes in memory of an element on the tile's rows that consumers convert; 0: none is converted
-    converted_bytes: int = 0
+    converted_bytes: float = 0
 
     @property
     def row_bytes(self) -> tuple[int, int]:

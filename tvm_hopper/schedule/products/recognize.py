@@ -65,7 +65,8 @@ class MatmulOperand:
     dtype: str
     major: str  # "k" or "mn": which dimension is contiguous in memory
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
-    stored: str = ""  # type in memory, where it is converted on its way (converted.py)
+    stored_bytes: float = 0  # of an element, where it is converted on its way (converted.py)
+    in_one: tuple[int, int] = (1, 1)  # its rows and neighbours along k in one stored element
 
     @property
     def name(self) -> str:
@@ -149,10 +150,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     contraction = require_contraction(where, node)
 
     m, n, k, lead, deep = _find_axes(where, node, loops, bindings, contraction)
-    by_axis = {}
-    for load in contraction.products[0].loads:
-        operand, side = _operand(where, load, m, n, k, (*lead, *deep))
-        by_axis[side] = operand
+    loads = contraction.products[0].loads
+    sides = [_operand(where, load, m, n, k, (*lead, *deep)) for load in loads]
+    by_axis = {side: operand for operand, side in sides}
     if set(by_axis) != {"m", "n"}:
         need = "one operand indexed by m and k, the other by n and k"
         raise cannot_schedule(where, "both operands indexed alike", need)

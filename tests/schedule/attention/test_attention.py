@@ -58,7 +58,11 @@ KERNELS = {
     "three stages": (replace(ONE, m=160), {"stages": 3, **SMALL}),
     "three consumers": (replace(ONE, n=192), {"consumers": 3, "tile": (192, 32)}),
     "ragged": (replace(ONE, n=70, m=50), {}),
-    "few rows": (replace(ONE, n=2, m=40), SMALL),
+    "one row": (replace(ONE, n=1, m=40), SMALL),
+    "in order": (replace(ONE, n=128, m=160), {"tile": (128, 32), "in_order": True}),
+    "in any order": (replace(ONE, n=128, m=64), {"tile": (128, 32), "in_order": False}),
+    "parts of the keys": (replace(ONE, n=70, m=150), {"splits": 2, **SMALL}),
+    "packed heads": (Case(h=4, kv=1, d=32, v=32, n=8, m=40), {"packs": True, **SMALL}),
     "one step": (replace(ONE, m=16), SMALL),
     "causal": (replace(ONE, n=130, m=130, **CAUSAL), SMALL),
     "causal from the last": (

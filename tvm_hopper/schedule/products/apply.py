@@ -50,6 +50,7 @@ from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, output_dtypes
 from .parts import for_any_rows
+from .pixel_boxes import in_boxes
 from .recognize import (
     Matmul,
     check_operands,
@@ -127,6 +128,12 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
         _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
+    if (boxes := in_boxes(plain, block, given)) is not None:
+        rewritten = "hs.box_pixels(mod, block, rows of the tile)"
+        _check_nothing_sampled(given, rewritten)
+        block = label(sch, block).removeprefix("block ")
+        plain, given = boxes
+        fresh = plain
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:

@@ -117,7 +117,8 @@ class _Estimate:
         )
         self.parts = tiles.parts.astype(float)
         self.shared = self.parts > 1
-        self.down = np.ceil(self.m / (self.rows * self.row_blocks))  # clusters
+        down = product.tiles_down(tiles.rows * tiles.rows_of_blocks)
+        self.down = np.asarray(down, dtype=np.float64)  # clusters
         self.across = np.ceil(self.n / (self.columns * self.column_blocks))
         self._count_waves()
         self._weigh_operands()
@@ -134,7 +135,7 @@ class _Estimate:
             self.at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
         self.waves = np.ceil(self.count / self.at_once)
         self.active = np.ceil(self.count / self.waves) * blocks
-        steps = np.ceil(np.ceil(self.k / self.depth) / self.parts)
+        steps = np.ceil(self.product.steps_deep(self.depth) / self.parts)
         self.in_all = self.waves * steps  # of a block
         if self.form.streams:
             self.in_all = np.ceil(self.count * steps / self.at_once)
@@ -230,7 +231,9 @@ class _Estimate:
 
     def _inside(self) -> tuple[Floats, Floats]:
         """Return the rows and columns of a tile that are inside: no more comes from memory."""
-        return self.m / np.ceil(self.m / self.rows), self.n / np.ceil(self.n / self.columns)
+        return self.m / self.product.tiles_down(self.tiles.rows), self.n / np.ceil(
+            self.n / self.columns
+        )
 
     def _through_l2(self) -> Floats:
         """Return the cycles in which L2 answers a step of all thread blocks."""
@@ -337,9 +340,8 @@ class _Estimate:
             * off_sector
             * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
         )
-        moved = (self.left_size * m + self.size * n) * self.k + product.output_bytes * m * n * (
-            1 + parted
-        )
+        moved = self.left_size * m * product.left_in_memory + self.size * n * self.k
+        moved = moved + product.output_bytes * m * n * (1 + parted)
         moved = moved * product.batch
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy

@@ -61,6 +61,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             or _adds_dimension(sch, p)
             or _parts_operands(sch, p, block)
             or _converts(sch, p, block)
+            or _is_filled_by_copy(sch, p)
         )
     ]:
         for producer in producers:
@@ -139,6 +140,37 @@ def _adds_dimension(sch: s_tir.Schedule, block: Any) -> bool:
         ir.is_const(x.dom.extent, 1) and not ir.depends_on(list(value.indices), [x.var])
         for x in node.iter_vars
     )
+
+
+def filled_load(value: Any) -> Any:
+    """Return the load of `if_then_else(condition, load, 0)`, None for anything else."""
+    if not isinstance(value, ir.Call) or not str(value.op.name).endswith("if_then_else"):
+        return None
+    _, load, fill = value.args
+    return load if isinstance(load, ir.TensorLoad) and ir.is_zero(fill) else None
+
+
+def _is_filled_by_copy(sch: s_tir.Schedule, maker: Any) -> bool:
+    """Tell a pad of an operand, or a copy that adds variables up: boxes of a tensor are loaded.
+
+    What re-indexes the tensor in front of it is inlined.
+    """
+    node = sch.get(maker)
+    value = node.body.value if isinstance(node.body, ir.BufferStore) else None
+    if _is_output(sch, maker) or len(sch.get_consumers(maker)) > 1:
+        return False
+    if filled_load(value) is None:
+        variables = [x.var for x in node.iter_vars]
+        return isinstance(value, ir.TensorLoad) and any(
+            sum(ir.depends_on(index, [x]) for x in variables) > 1 for index in value.indices
+        )
+    while own := _inputs(sch, maker):
+        bodies = [sch.get(x).body for x in own]
+        if not all(isinstance(getattr(x, "value", None), ir.TensorLoad) for x in bodies):
+            return False
+        for producer in own:
+            inline_block(sch, sch.compute_inline, producer)
+    return True
 
 
 def _parts_operands(sch: s_tir.Schedule, copy: Any, block: Any) -> bool:

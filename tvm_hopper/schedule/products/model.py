@@ -277,7 +277,7 @@ def _steps_of_block(
     wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip
 ) -> Any:
     """Return how many steps a thread block has in all of its tiles."""
-    steps = -(-wanted.k // (tiles.depth * tiles.parts))
+    steps = -(-wanted.steps_deep(tiles.depth) // tiles.parts)
     clusters = chip.num_sms // (tiles.rows_of_blocks * tiles.columns_of_blocks)
     alone = (tiles.parts > 1) | (given.persistent == 0)
     return steps * np.where(alone, 1, -(-_num_clusters(wanted, tiles) // clusters))
@@ -286,7 +286,7 @@ def _steps_of_block(
 def _num_clusters(wanted: ProductShape, tiles: Candidates) -> Any:
     """Return how many clusters of output tiles there are."""
     rows, columns = tiles.rows * tiles.rows_of_blocks, tiles.columns * tiles.columns_of_blocks
-    return wanted.batch * -(-wanted.m // rows) * -(-wanted.n // columns)
+    return wanted.batch * wanted.tiles_down(rows) * -(-wanted.n // columns)
 
 
 def rank_both(
@@ -434,7 +434,7 @@ def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:
         for sizes, extent, step in (
             (tiles.rows, wanted.m, 64),
             (tiles.columns, wanted.n, 16),
-            (tiles.depth, wanted.k, int(tiles.depth.min())),
+            (tiles.depth, wanted.channels or wanted.k, int(tiles.depth.min())),
         )
     ]
     return np.any([sizes > most for sizes, most in largest], axis=0)

@@ -4,8 +4,7 @@
   ->
     Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=MatmulOperand("A", major "k"), rhs=...)
 
-Loops may come in any order, operands in either order and layout, dimensions of extent one anywhere
-in front.  Nothing is scheduled here.
+Loops, operands and layouts come in any order, dimensions of extent one in front.
 """
 
 from __future__ import annotations
@@ -91,6 +90,7 @@ class Matmul:
     acc_dtype: str
     node: Any  # the block
     starts_from_zero: bool = True
+    ragged: tuple[bool, bool] = (False, False)  # rows and columns that were padded
 
     @property
     def batch(self) -> Any:
@@ -117,6 +117,7 @@ class Matmul:
             lhs=self.rhs,
             rhs=self.lhs,
             output_kept=self.output_kept[::-1],
+            ragged=self.ragged[::-1],
         )
 
 
@@ -164,10 +165,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
         need = "operands of one type, two of float8, or two of 8-bit integers"
         raise cannot_schedule(where, found, need, CAST)
-    rank = len(store.indices)
-    kept = (rank - 2, rank - 1)
-    zero = ir.is_zero(contraction.initial)
+    kept = (len(store.indices) - 2, len(store.indices) - 1)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    zero = ir.is_zero(contraction.initial)
     return Matmul(name, m, n, k, lead, deep, lhs, rhs, output, kept, dtype, node, zero)
 
 

@@ -289,7 +289,8 @@ def copy_operand(
     sch.compute_at(copy, place, index=position)
     # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
-    spare = operand.major == "k" and not (is_static and config.persistent)
+    rows = problem.ragged[operand is problem.rhs]
+    spare = rows and operand.major == "k" and not (is_static and config.persistent)
     steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
     drop_unit_dims(sch, copy, operand.kept)
 

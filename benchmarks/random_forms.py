@@ -89,9 +89,7 @@ def draw(rng: random.Random) -> FormsCase:
             special = rng.choice(tuple(SPECIAL))
     relu = bool(scales) and special != "nan" and special != "infinite" and rng.random() < 0.3
     config = draw_config(rng)
-    # parts of a sum of a symbolic batch's rows are refused by the build alone, and so is a batch
-    # of B alone next to symbolic rows
-    may = "m" in out and formula[0] != "k" and "split_k" not in config and len(out) < 4
+    may = "m" in out and formula[0] != "k"
     symbolic = may and rng.random() < 0.15
     return FormsCase(formula, extents, dtypes, out_dtype, scales, special, relu, symbolic, config)
 

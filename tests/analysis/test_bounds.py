@@ -158,3 +158,13 @@ def test_a_bound_that_was_divided_by_what_it_has_in_common():
     assert find_bounds(halved, (index,), (80,), nest) is None
     unknown = ir.Var("n", "int32")
     assert find_bounds(tile * unknown + block % 4 // 2 < 3, (index,), (96,), nest) is None
+
+
+def test_a_bound_that_holds_beside_another_one():
+    """TVM writes `2 * a < 9` as `8 * a + b < 37` where `b < 5`."""
+    nest, (a, b) = loops(a=8, b=8)
+    condition = tirx.And(a * 8 + b < 37, b < 5)
+    found = find_bounds(condition, (a * 2, b * 2), (9, 9), nest)
+    assert found is not None
+    assert found.below == (9, 9)
+    assert find_bounds(tirx.And(a * 8 + b < 36, b < 5), (a * 2, b * 2), (9, 9), nest) is None

@@ -11,11 +11,12 @@ from tvm_hopper.sim.translate.device_math import math
 
 WORDS = np.arange(1 << 16, dtype=np.uint32)
 PAIRS = [(x, y) for x in byte_pairs.SOURCES for y in ("float16", "bfloat16")]
+FLOAT_PAIRS = [(x, y) for x in byte_pairs.FLOATS for y in ("float16", "bfloat16")]
 
 
 def expected(source, dtype):
     """Return the two elements of each word, as bits."""
-    narrow = WORDS.astype("<u2").view(np.uint8).reshape(-1, 2).view(source)
+    narrow = WORDS.astype("<u2").view(np.uint8).reshape(-1, 2).view(DTYPES[source].numpy)
     return narrow.astype(DTYPES[dtype].numpy).view(np.uint16)
 
 
@@ -53,7 +54,8 @@ def test_the_instructions_convert_every_word(source, dtype):
     assert np.array_equal(got, want)
 
 
-@pytest.mark.parametrize(("source", "dtype"), PAIRS)
+@pytest.mark.parametrize(("source", "dtype"), [*PAIRS, *FLOAT_PAIRS])
 def test_the_simulator_converts_every_word(source, dtype):
     got = math(f"tvm_hopper_widen_bytes_{source}_{dtype}", np.dtype("uint32"), WORDS)
-    assert np.array_equal(halves(got), expected(source, dtype))
+    got, want = (x.view(DTYPES[dtype].numpy) for x in (halves(got), expected(source, dtype)))
+    assert np.array_equal(got, want, equal_nan=True)

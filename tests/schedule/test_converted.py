@@ -11,6 +11,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing.converted import converted_weight
+from tvm_hopper.testing.quantized import grouped_weight
 
 H200 = "nvidia/nvidia-h200"
 SIDES = (16, 64, 64)
@@ -69,17 +70,19 @@ def test_parts_of_a_converted_operand():
     )
 
 
-def test_values_that_change_along_k():
-    stored = tensor(64, 64, dtype="int8", name="W")
-    groups = tensor(64, 2, dtype="float16", name="S")
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda v, w, j, k: v[j, k] + w[j, k],  # none of the two is the packed one
+        lambda v, w, j, k: w[j, 63 - k] * v[j, 0],
+        lambda v, w, j, k: w[j, (j + k) % 64] * v[j, 0],
+    ],
+)
+def test_what_is_no_decoder(value):
+    v, w = (tensor(64, 64, dtype="int8", name=x) for x in "VW")
     x = tensor(16, 64, dtype="float16", name="X")
-    wide = te.compute(
-        (64, 64), lambda j, k: stored[j, k].astype("float16") * groups[j, k // 32], name="F"
-    )
-    refuse(
-        module(x, stored, groups, product(x, wide)),
-        r"block F: found a computation before the matmul C",
-    )
+    f = te.compute((64, 64), lambda j, k: value(v, w, j, k).astype("float16"), name="F")
+    refuse(module(x, v, w, product(x, f)), r"block F: found a c")
 
 
 def test_both_operands():
@@ -91,31 +94,10 @@ def test_both_operands():
     )
 
 
-def test_rows_that_run_the_other_way():
-    stored, wide = narrow(64, 64)
-    x = tensor(16, 64, dtype="float16", name="X")
-    refuse(
-        module(x, stored, product(x, wide, right=lambda row, k: (k, row))),
-        r"tensor W: found int8 whose neighbours in memory are not neighbours along k; need rows "
-        r"along k, as a register has them",
-    )
-
-
 @pytest.mark.parametrize(
     ("sides", "config", "match"),
     [
         ((16, 64, 40), {}, r"tensor W: found rows of 40 int8 elements; need a tensor without st"),
-        ((16, 72, 64), {}, r"found 72 rows of a converted operand, and a depth of 64; need multip"),
-        (
-            (16, 64, 96),
-            {"tile": (64, 16, 64)},
-            r"tensor scaled: found 96 columns, converted on their way in tiles of 64; need whole",
-        ),
-        (
-            (16, 64, 64),
-            {"tile": (128, 16, 64)},
-            r"tensor scaled: found 64 rows, converted on their way in tiles of 128; need whole",
-        ),
         (SIDES, {"form": "dots"}, r"found form='dots' where scaled is converted on its way; need "),
         (SIDES, {"form": "untransposed"}, r"need form='transposed', or none: rows of a tile are"),
         (SIDES, {"store": "tma"}, r"found store='tma' with form='transposed'"),
@@ -123,6 +105,21 @@ def test_rows_that_run_the_other_way():
 )
 def test_shapes_and_forms(sides, config, match):
     refuse(converted_weight(*sides), match, hs.MatmulConfig(**config))
+
+
+def test_words_whose_elements_divide_no_tile():
+    """Ten of three bits: the depth of a chosen tile is a multiple of ten; a given one has to be."""
+    mod = grouped_weight(5, 64, 320, bits=3, group=40)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C")
+    (wgmma,) = ir.find_blocks(sch.mod["main"].body, keys.WGMMA)
+    *_, depth = (int(x.extent) for x in ir.find_all(wgmma.body, ir.For))
+    assert depth == 80
+    refuse(
+        mod,
+        "dequantize: found a tile of 64 depth, of which 10 are packed in one element; need a mul",
+        hs.MatmulConfig(tile=(64, 8, 64)),
+    )
 
 
 def test_one_of_several_products():

@@ -175,6 +175,8 @@ def test_sums_of_float8_just_outside_of_the_bound_are_told_apart(monkeypatch, mu
         (("float32",) * 2, "float32", "mk,nk->mn", r"found float32; .*give operands=\"tf32\""),
         ((I8, I8), "float32", "mk,nk->mn", r"found a sum in float32; need a sum in int32 of prod"),
         ((E4, "float16"), "float32", "mk,nk->mn", r"found A float8_e4m3fn, B float16; need oper"),
+        (("int4",) * 2, "int32", "mk,nk->mn", r"A: found elements of type int4; .* store several"),
+        (("float4_e2m1fn",) * 2, "float32", "mk,nk->mn", r"A: found elements of type float4_e2m1"),
     ],
 )
 def test_refusals(types, sums, formula, match):

@@ -33,7 +33,9 @@ def scheduled(extents, config, classes=None, **program):
     ("extents", "config", "program"),
     [
         ((20, 128, 64), {}, {"values": "ZS"}),
-        ((8, 64, 32), {}, {"stored": "uint8", "dtype": "bfloat16", "values": ""}),
+        pytest.param(
+            (8, 64, 32), {}, {"stored": "uint8", "dtype": "bfloat16", "values": ""}, marks=SLOW
+        ),
         ((20, 64, 64), {"cluster": (1, 2)}, {}),  # warps of two blocks give a slot back
         pytest.param((20, 128, 128), {}, {"stored": "float8_e4m3fn"}, marks=SLOW),
         pytest.param((20, 128, 128), {"consumers": 2}, {"is_left": True}, marks=SLOW),

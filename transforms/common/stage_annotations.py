@@ -137,6 +137,24 @@ def drop_stages(kernel: ir.For, dropped: Sequence[ir.Stmt]) -> ir.For:
     return ir.replace_nodes(kernel, ir.For, changed) if changed else kernel
 
 
+def repeat_stages(kernel: ir.For, repeated: Sequence[ir.Stmt]) -> ir.For:
+    """Count statements twice in the annotations of pipelined loops: another one goes before."""
+    changed: dict[Any, ir.Stmt] = {}
+    for loop in ir.find_all(kernel, ir.For, lambda x: STAGE in x.annotations):
+        times = [1 + any(x.same_as(y) for y in repeated) for x in parts_of(loop)]
+        if sum(times) == len(times):
+            continue
+        notes = dict(loop.annotations)
+        notes[STAGE] = [int(x) for x, n in zip(notes[STAGE], times, strict=True) for _ in range(n)]
+        if ORDER in notes:
+            pairs = [
+                (int(x), i) for x, n in zip(notes[ORDER], times, strict=True) for i in range(n)
+            ]
+            notes[ORDER] = [sorted(pairs).index(x) for x in pairs]
+        changed[loop] = ir.with_body(loop, loop.body, annotations=notes)
+    return ir.replace_nodes(kernel, ir.For, changed) if changed else kernel
+
+
 def stages_without(loop: ir.For, places: list[int]) -> dict[str, Any]:
     """Return a loop's annotations without the entries of some of its statements."""
     notes = dict(loop.annotations)

@@ -51,6 +51,11 @@ def _lengths(indices: tuple[Any, ...], loop: ir.For) -> list[int]:
     return [b // a for a, b in pairwise(cuts)][::-1]
 
 
+def _steps(lengths: list[int]) -> list[int]:
+    """Return how much each digit counts."""
+    return [prod(lengths[i + 1 :]) for i in range(len(lengths))]
+
+
 def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
     """Count a loop by several."""
     name, dtype = loop.loop_var.name, ir.dtype_of(loop.loop_var)
@@ -67,15 +72,27 @@ def _split(copy: Transfer, loop: ir.For, lengths: list[int]) -> Transfer:
     loops = tuple(y for x in copy.loops for y in (made if x.same_as(loop) else [x]))
     at = {loop.loop_var: value}
 
+    def widened(cast: tirx.Cast, mutator: Any) -> Any:
+        """Add digits up in the type of the index: a loop may count in a narrower one."""
+        if not loop.loop_var.same_as(cast.value):
+            return mutator.default_mutate(cast)
+        digits = zip(inner, _steps(lengths), strict=True)
+        return sum(
+            (tirx.Cast(ir.dtype_of(cast), x) * step for x, step in digits),
+            tirx.IntImm(ir.dtype_of(cast), 0),
+        )
+
     def access(old: AffineAccess) -> AffineAccess:
-        indices = tuple(ir.simplify(ir.substitute(x, at), analyzer) for x in old.indices)
+        wide = [ir.mutate(x, [(tirx.Cast, widened)]) for x in old.indices]
+        indices = tuple(ir.simplify(ir.substitute(x, at), analyzer) for x in wide)
         return AffineAccess(old.buffer, indices, loops)
 
     condition = copy.condition
     if condition is not None:
         step = prod(lengths[1:])
         terms = [_in_steps(x, loop.loop_var, inner[0], step) for x in ir.conjuncts(condition)]
-        condition = ir.substitute(ir.conjunction(terms), at)
+        wide = ir.mutate(ir.conjunction(terms), [(tirx.Cast, widened)])
+        condition = ir.substitute(wide, at)
     return replace(copy, src=access(copy.src), dst=access(copy.dst), condition=condition)
 
 

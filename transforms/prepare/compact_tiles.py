@@ -14,7 +14,8 @@ condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a produ
 not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).  It
 sizes registers that several blocks share for all threads: (2, 256, 8) for (2, 1, 8).
 
-What TVM's places of buffers leave in indices is then simplified (simplify_index_bounds.py).
+What TVM's places of buffers leave in indices is then simplified (simplify_index_bounds.py), and
+sums are divided term by term (simplify_digits.py).
 
 Before: blocks and regions, buffers as TVM left them.  After: tiles are static,
 indices of products plain.
@@ -34,6 +35,7 @@ from tvm_hopper import ir
 from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
 from .compact_registers import plan_registers, rewrite_arrays
+from .simplify_digits import simplify_digits
 from .simplify_index_bounds import simplify_index_bounds
 
 
@@ -128,5 +130,5 @@ def _bounds(index: Any, loops: list[ir.For], analyzer: sym.Analyzer) -> tuple[An
 compact_tiles = kernel_step(plan_tiles, rewrite_arrays)
 compact_registers = kernel_step(plan_registers, rewrite_arrays)
 CompactTiles = function_pass(
-    "CompactTiles", compact_tiles, compact_registers, simplify_index_bounds
+    "CompactTiles", compact_tiles, compact_registers, simplify_index_bounds, simplify_digits
 )

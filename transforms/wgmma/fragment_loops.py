@@ -19,6 +19,7 @@ from tvm import ir as tvm_ir
 from tvm import sym, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import take_branches
 from tvm_hopper.analysis.vector_runs import shared_condition
 from tvm_hopper.codegen_patches.hold import fence_code, hold_all
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
@@ -169,12 +170,14 @@ class Fragment:
                 return found
             if (tile := self._tile_of(node)) is None:
                 return mutator.default_mutate(node)
-            place = self._place_of(tile, node, subtile, chunk, g, h * 2 + e)
+            place = self._place_of(tile, node, subtile, chunk, g, h, e)
             value = tirx.BufferLoad(tile.registers, [place])
             if tile.register_dtype != tile.dtype:
                 value = tirx.reinterpret(tile.dtype, value)
             return _as(ir.dtype_of(node.source), value)
 
+        if any(None in read.pair for _, read in self.nest.reads):  # the two of a pair read apart
+            store = take_branches(store, lambda x: _constant(ir.substitute(x, values), analyzer))
         # The program reads an accumulator in the type that it had there.
         new = ir.substitute(ir.mutate(store, [(ir.TensorLoad, load)]), values)
         if self.is_fill:
@@ -187,17 +190,25 @@ class Fragment:
         return next((x for x in self.tiles if load.source.same_as(x.buffer)), None)
 
     def _place_of(
-        self, tile: FragmentTile, load: ir.TensorLoad, subtile: Any, chunk: Any, g: Any, i: Any
+        self,
+        tile: FragmentTile,
+        load: ir.TensorLoad,
+        subtile: Any,
+        chunk: Any,
+        g: Any,
+        h: Any,
+        e: Any,
     ) -> Any:
         """Return the register that a read of a tile means, of those of eight columns."""
         if isinstance(tile.layout, fragment_layout.RowLayout):
             begin = self.nest.row_start // fragment_layout.SUBTILE_ROWS
-            return ir.simplify(tile.layout.register(begin + subtile, 0, i))
-        first = self.nest.first_column(load, g)
-        if first is None:
-            return ir.simplify(self._register(subtile, chunk, g * 4 + i))
+            return ir.simplify(tile.layout.register(begin + subtile, 0, h * 2))
+        read = self.nest.read_of(load)
+        if read is None:
+            return ir.simplify(self._register(subtile, chunk, g * 4 + h * 2 + e))
         # Eight columns are four registers, whichever instruction they are from.
-        return ir.simplify(self._register(subtile, 0, first // 2 + i))
+        place = read.first(g) // 2 + h * 2 + read.neighbour(e)
+        return ir.simplify(self._register(subtile, 0, place))
 
     def _register(self, subtile: Any, chunk: Any, i: Any) -> Any:
         return self.layout.register(subtile, chunk, i)
@@ -261,6 +272,12 @@ class Fragment:
                 self.store.value, ir.TensorLoad, lambda x: x.source.same_as(self.store.buffer)
             )
         )
+
+
+def _constant(condition: Any, analyzer: sym.Analyzer) -> bool | None:
+    """Return what a condition is; None if it is no constant."""
+    value = ir.static_int(ir.simplify(condition, analyzer))
+    return None if value is None else bool(value)
 
 
 def _is_large(call: ir.Call) -> bool:

@@ -29,7 +29,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.column_reads import ColumnRead, column_read
+from tvm_hopper.analysis.column_reads import ColumnRead, read_columns
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.updates import find_update
@@ -108,10 +108,10 @@ class FragmentNest:
         """The buffer that its store writes."""
         return self.realize.block.body.buffer
 
-    def first_column(self, load: ir.TensorLoad, g: Any) -> Any:
-        """Return which column a load of the g-th eight begins with; None of whole accumulators."""
+    def read_of(self, load: ir.TensorLoad) -> ColumnRead | None:
+        """Return which columns a load means; None of whole accumulators."""
         known = dict(self.reads)
-        return next((known[str(x)].first(g) for x in load.indices if str(x) in known), None)
+        return next((known[str(x)] for x in load.indices if str(x) in known), None)
 
     @property
     def rows(self) -> int:
@@ -184,7 +184,7 @@ def _fragment_nest(
         for x, start, side, step in zip(by_var, starts, sides, STEPS, strict=True)
     )
     if not plain and not store.buffer.same_as(accumulator):
-        several = _gathered(kernel, nest, realize, axes, units, accesses, sides)
+        several = _gathered(kernel, nest, realize, axes, units, accumulator, sides)
         if several is not None:
             return several
     if not plain:
@@ -237,11 +237,11 @@ def _gathered(
     realize: ir.SBlockRealize,
     axes: list[ir.For],
     units: tuple[ir.For, ...],
-    accesses: list[list[Any]],
+    accumulator: ir.Var,
     sides: tuple[int, int],
 ) -> FragmentNest | None:
     """Return a nest whose elements are each made of several of a row; None where it is none."""
-    wanted = [access[-2:] for access in accesses]
+    wanted = [access[-2:] for access in accesses_of(accumulator, realize.block.body)]
     if len(axes) not in (1, 2) or any(len(x) != 2 for x in wanted):
         return None
     (first, index), *_ = wanted
@@ -257,7 +257,7 @@ def _gathered(
     whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
     if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
         return None
-    reads = _column_reads(wanted, column)
+    reads = _column_reads(realize.block.body, accumulator, column)
     if reads is None:
         return None
     parts = _part_loops(kernel, realize, [start, *(x.start for x in reads.values())])
@@ -274,15 +274,14 @@ def _row_of(rows: list[ir.For], first: Any, nest: ir.For) -> tuple[ir.For, Any]:
     return ir.For(ir.Var("row", "int32"), 0, 1, ir.ForKind.SERIAL, nest.body), first
 
 
-def _column_reads(places: list[list[Any]], column: ir.For) -> dict[str, ColumnRead] | None:
-    """Return how a nest reads columns, each way once; None if some are of another row."""
-    reads: dict[str, ColumnRead] = {}
-    for row, index in places:
-        read = column_read(index, column)
-        if read is None or str(row) != str(places[0][0]):
-            return None
-        reads[str(index)] = read
-    return reads
+def _column_reads(
+    store: ir.BufferStore, accumulator: ir.Var, column: ir.For
+) -> dict[str, ColumnRead] | None:
+    """Return how a nest reads columns of a row, each way once; None if a thread lacks some."""
+    loads = ir.find_all(store.value, ir.TensorLoad, lambda x: x.source.same_as(accumulator))
+    found = read_columns(store.value, lambda x: any(x.same_as(y) for y in loads), column)
+    rows = {tuple(map(str, x.indices[:-1])) for x in loads}
+    return found.segments[0].reads if len(found.segments) == 1 and len(rows) == 1 else None
 
 
 def _takes(loop: ir.For, start: Any, side: int, step: int, may_be_part: bool) -> bool:

@@ -53,9 +53,9 @@ from tvm_hopper.transforms.common.explain_notes import (
     RemarkNote,
     StoreNote,
 )
-from tvm_hopper.transforms.common.stage_annotations import drop_stages
+from tvm_hopper.transforms.common.stage_annotations import drop_stages, repeat_stages
 from tvm_hopper.transforms.common.unroll_accumulator_parts import unroll
-from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step, map_noted
 from tvm_hopper.transforms.split_k.lower_split_k_plan import find_cluster_loops
 
 from .epilogue_prefetch import put_ahead, take_ahead
@@ -69,6 +69,7 @@ from .register_operand import emit_operand, words_of
 from .register_operand_plan import RegisterOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
+from .split_columns import plan_columns, split_columns
 from .stores.fragment_shared_stores import StagedFragment
 from .stores.fragment_transposed_stores import stored_by
 from .tile_operand import TileOperand
@@ -152,12 +153,15 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
     planned.update((fill, ir.seq()) for fill in needless)
     ahead_of: dict[Any, list[ir.Stmt]] = {}
     loaded: list[ir.Var] = []
+    twice: list[ir.Stmt] = []
     for operand in (x.left for x in plans):
         if isinstance(operand, RegisterOperand):
-            planned[operand.nest], loads, own = emit_operand(operand, thread)
+            emitted = emit_operand(operand, thread)
+            planned[operand.nest] = ir.seq(emitted.ahead, emitted.computed)
+            twice += [] if emitted.ahead is None else [operand.nest]
             if operand.before is not None:
-                ahead_of.setdefault(operand.before.loop_var, []).append(loads)
-            loaded += own
+                ahead_of.setdefault(operand.before.loop_var, []).append(emitted.outside)
+            loaded += emitted.buffers
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
         left = _source(plan.left, "a", threads.tiles)
         planned[plan.product.realize] = _instructions(plan, left, tile.registers, overwrites)
@@ -172,7 +176,7 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
                 writes=block.writes,
             )
     ahead = put_ahead(planned, threads.fragments, thread)
-    kernel = drop_stages(kernel, needless)
+    kernel = repeat_stages(drop_stages(kernel, needless), twice)
 
     def rewrite(node: Any, mutator: Any) -> Any:
         new = planned.get(node)
@@ -314,7 +318,7 @@ def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return map_noted(func, lower)
 
 
-LowerWgmma = function_pass("LowerWgmma", _lower_mma)
+LowerWgmma = function_pass("LowerWgmma", kernel_step(plan_columns, split_columns), _lower_mma)
 
 
 def find_fallbacks(plans: tuple[MmaPlan, ...], threads: Threads) -> list[Fallback]:

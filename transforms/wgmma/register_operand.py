@@ -24,7 +24,7 @@ they are filled again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,105 +32,135 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches import byte_pairs
 from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
 
 from .fragment_loops import bounds
+from .operand_pairs import HalfPair, in_32_bits
 from .register_operand_plan import RegisterOperand, RowLoad, words_in
-from .shared_pair_loads import SharedPair, load_pair
+from .shared_pair_loads import load_pair
 
 
-def emit_operand(operand: RegisterOperand, thread: ir.Var) -> tuple[ir.Stmt, ir.Stmt, list[ir.Var]]:
-    """Return what computes the registers at each step, what loads before the loop, and buffers."""
+@dataclass(frozen=True)
+class EmittedOperand:
+    """Statements that compute an operand, and the registers that they need.
+
+    `outside` stands before the loop, `ahead` in front of `computed` in each step: what it loads
+    from global memory is on its way while the step waits for its tiles.
+    """
+
+    outside: ir.Stmt
+    ahead: ir.Stmt | None
+    computed: ir.Stmt
+    buffers: list[ir.Var]
+
+
+def emit_operand(operand: RegisterOperand, thread: ir.Var) -> EmittedOperand:
+    """Return what computes the registers at each step, and what loads before it."""
+    lane = thread % WARP_GROUP_THREADS
+    tiles = [x for x in operand.rows if ir.is_shared(x.load.source)]
+    others = [x for x in operand.rows if x.in_step and x not in tiles]
+    outside = [x for x in operand.rows if not x.in_step]
+    buffers = [operand.registers, *(x.registers for x in (*others, *outside))]
+    return EmittedOperand(
+        _emit_row_loads(operand, outside, lane),
+        _emit_ahead(operand, others, lane) if others else None,
+        _emit_computed(operand, tiles, lane),
+        buffers,
+    )
+
+
+def _emit_ahead(operand: RegisterOperand, loads: list[RowLoad], lane: Any) -> ir.Stmt:
+    """Load from global memory what a step changes."""
+    block, sources = operand.realize.block, [x.load.source for x in loads]
+    return ir.opaque_block(
+        f"{block.name_hint}_rows",
+        _emit_row_loads(operand, loads, lane),
+        reads=_regions(block.reads, sources),
+        writes=[ir.full_region(x.registers) for x in loads],
+    )
+
+
+def _emit_computed(operand: RegisterOperand, tiles: list[RowLoad], lane: Any) -> ir.Stmt:
+    """Compute the registers, from shared tiles and from what was loaded before."""
+    block, held = operand.realize.block, [x for x in operand.rows if x not in tiles]
+    gone = _regions(block.reads, [x.load.source for x in held])
+    words, _ = words_of(operand.registers, operand.k)
+    # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
+    body = ir.seq(
+        _emit_row_loads(operand, tiles, lane),
+        words,
+        _emit_words(operand, words.buffer, lane),
+        hold_all(words.buffer),
+    )
+    return ir.opaque_block(
+        block.name_hint,
+        body,
+        reads=[
+            *(x for x in block.reads if not any(x.same_as(y) for y in gone)),
+            *(ir.full_region(x.registers) for x in held),
+        ],
+        writes=[ir.full_region(operand.registers)],
+        alloc_buffers=[x.registers for x in tiles],
+    )
+
+
+def _regions(regions: Any, sources: list[Any]) -> list[Any]:
+    """Return the regions of some tensors."""
+    return [x for x in regions if any(x.source.same_as(y) for y in sources)]
+
+
+def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:
+    """Compute the registers of each instruction, a word of two elements after the other."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
     m, k = int(operand.row.extent), int(operand.depth.extent)
-    lane, rows = thread % WARP_GROUP_THREADS, operand.rows
 
     def at(row: Any, column: Any) -> dict[Any, Any]:
         units = {loop.loop_var: 0 for loop in operand.units}
         return {operand.row.loop_var: row, operand.depth.loop_var: column, **units}
 
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
-        value = _with_rows(
-            store.value, rows, subtile * wgmma.ROWS_OF_THREAD + i % wgmma.ROWS_OF_THREAD
+        place = subtile * wgmma.ROWS_OF_THREAD + i % wgmma.ROWS_OF_THREAD
+        value = _with_rows(store.value, operand.rows, place, step)
+        known = bounds(
+            {subtile: m // wgmma.INSTRUCTION_M, step: k // depth, i: wgmma.OPERAND_WORDS}
         )
-        known = bounds({i: wgmma.OPERAND_WORDS})
         row = ir.simplify(wgmma.operand_row(i, lane), known) + subtile * wgmma.INSTRUCTION_M
         column = ir.simplify(wgmma.operand_col(i, lane, per_word), known) + step * depth
-        values = [ir.substitute(value, at(row, column + e)) for e in range(per_word)]
-        loaded = load_pair(store.value, at, values[0])
+        values = [
+            in_32_bits(ir.substitute(value, at(row, column + e)), known) for e in range(per_word)
+        ]
+        has_choice = bool(ir.find_all(value, ir.Call, ir.is_choice))  # a pair may be out of bounds
+        loaded = None if has_choice else load_pair(value, at, values[0])
         if loaded is not None:
             values = [loaded.in_value(x, e) for e, x in enumerate(values)]
-        first = ((subtile * (k // depth) + step) * wgmma.OPERAND_WORDS + i) * per_word
-        places = [ir.simplify(first + e) for e in range(per_word)]
-        if loaded is None:
-            return ir.seq(_set(operand.registers, values, places))
-        widened = _widen(loaded, values, dtype)
-        body = ir.seq(loaded.load, widened.compute, _set(operand.registers, widened.values, places))
-        buffers = [loaded.registers, *widened.buffers]
+        number = ir.simplify((subtile * (k // depth) + step) * wgmma.OPERAND_WORDS + i)
+        pair = HalfPair(dtype, known, loaded)
+        joined = pair.word(*values)
+        if joined is not None:
+            stored: Any = [*pair.before, ir.BufferStore(words, joined, [number])]
+        else:
+            first = number * per_word
+            places = [ir.simplify(first + e) for e in range(per_word)]
+            stored = _set(operand.registers, values, places)
+        buffers = [] if joined is None else pair.buffers
+        if loaded is None and not buffers:
+            return ir.seq(stored)
+        body = ir.seq(loaded.load if loaded else None, stored)
+        buffers = [*([loaded.registers] if loaded else []), *buffers]
         return ir.opaque_block("pair", body, alloc_buffers=buffers)
 
-    loops = ir.make_loop("subtile", m // wgmma.INSTRUCTION_M, lambda subtile:
+    return ir.make_loop("subtile", m // wgmma.INSTRUCTION_M, lambda subtile:
         ir.make_loop("step", k // depth, lambda step:
             ir.make_loop("word", wgmma.OPERAND_WORDS, lambda i:
                 word(subtile, step, i), unroll=True), unroll=True), unroll=True)  # fmt: skip
-    block = operand.realize.block
-    loaded = [x.load.source for x in rows]
-    reads = [x for x in block.reads if not any(x.source.same_as(y) for y in loaded)]
-    reads += [ir.full_region(x.registers) for x in rows]
-    written = [ir.full_region(operand.registers)]
-    # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
-    words, _ = words_of(operand.registers, k)
-    body = ir.seq(loops, words, hold_all(words.buffer))
-    computed = ir.opaque_block(block.name_hint, body, reads=reads, writes=written)
-    buffers = [operand.registers, *(x.registers for x in rows)]
-    return computed, _emit_row_loads(operand, rows, lane), buffers
 
 
 def _set(registers: ir.Var, values: list[Any], places: list[Any]) -> list[Any]:
     return [ir.BufferStore(registers, x, [y]) for x, y in zip(values, places, strict=True)]
-
-
-@dataclass(frozen=True)
-class Widened:
-    """Values of two elements, and what computes a part of both of them at once."""
-
-    values: list[Any]
-    compute: Any = None
-    buffers: tuple[ir.Var, ...] = ()
-
-
-def _widen(loaded: SharedPair, values: list[Any], dtype: str) -> Widened:
-    """Convert two bytes at once, where the values convert them so; else leave these as they are."""
-    source = ir.dtype_of(loaded.registers)
-    if not byte_pairs.widens(source, dtype):
-        return Widened(values)
-    name = loaded.registers.name
-    wide = ir.new_buffer(f"{name}_wide", (len(values),), dtype, "local")
-    words = ir.new_buffer(f"{name}_words", (1,), "uint32", "local")
-    narrow = ir.new_buffer(f"{name}_bytes", (1,), "uint16", "local")
-
-    def read(node: tirx.Cast, mutator: Any) -> Any:
-        load = node.value
-        is_pair = isinstance(load, ir.TensorLoad) and load.source.same_as(loaded.registers)
-        if is_pair and ir.dtype_of(node) == dtype:
-            return tirx.BufferLoad(wide, load.indices)
-        return mutator.default_mutate(node)
-
-    found = [ir.mutate(x, [(tirx.Cast, read)]) for x in values]
-    if not ir.uses(found, wide):
-        return Widened(values)
-    word = byte_pairs.widen(source, dtype, tirx.BufferLoad(narrow, [0]))
-    compute = [
-        tirx.DeclBuffer(narrow, data=loaded.registers.data),
-        tirx.DeclBuffer(words, data=wide.data),
-        ir.BufferStore(words, word, [0]),
-    ]
-    return Widened(found, compute, (wide,))
 
 
 def words_of(registers: ir.Var, k: int) -> tuple[ir.Stmt, Callable[[Any, Any], list[Any]]]:
@@ -146,36 +176,36 @@ def words_of(registers: ir.Var, k: int) -> tuple[ir.Stmt, Callable[[Any, Any], l
     return tirx.DeclBuffer(words, data=registers.data), at
 
 
-def _emit_row_loads(operand: RegisterOperand, rows: tuple[RowLoad, ...], lane: Any) -> ir.Stmt:
-    """Load what the rows of a thread need, two of each 64."""
-    if not rows:
-        return ir.seq()
-    subtiles = int(operand.row.extent) // wgmma.INSTRUCTION_M
+def _emit_row_loads(operand: RegisterOperand, loads: Sequence[RowLoad], lane: Any) -> ir.Stmt:
+    """Load what neighbours of a thread's rows have in common, of two rows of each 64."""
+    m = int(operand.row.extent)
 
-    def one(subtile: Any, h: Any) -> ir.Stmt:
+    def one(x: RowLoad, subtile: Any, h: Any, group: Any) -> ir.Stmt:
         known = bounds({h: wgmma.ROWS_OF_THREAD})
         row = ir.simplify(wgmma.operand_row(h, lane), known) + subtile * wgmma.INSTRUCTION_M
-        return ir.seq(
-            [
-                ir.BufferStore(
-                    x.registers,
-                    ir.substitute(x.load, {operand.row.loop_var: row}),
-                    [subtile * wgmma.ROWS_OF_THREAD + h],
-                )
-                for x in rows
-            ]
-        )
+        values = {operand.row.loop_var: row, operand.depth.loop_var: group * x.run}
+        place = (subtile * wgmma.ROWS_OF_THREAD + h) * x.groups + group
+        value: Any = x.load
+        if x.guard is not None:
+            value = tirx.if_then_else(x.guard, value, tirx.const(0, ir.dtype_of(value)))
+        return ir.BufferStore(x.registers, ir.substitute(value, values), [ir.simplify(place)])
 
-    return ir.make_loop("subtile", subtiles, lambda subtile:
-        ir.make_loop("h", wgmma.ROWS_OF_THREAD, lambda h:
-            one(subtile, h), unroll=True), unroll=True)  # fmt: skip
+    def loops(x: RowLoad) -> ir.Stmt:
+        return ir.make_loop("subtile", m // wgmma.INSTRUCTION_M, lambda subtile:
+            ir.make_loop("h", wgmma.ROWS_OF_THREAD, lambda h:
+                ir.make_loop("group", x.groups, lambda group:
+                    one(x, subtile, h, group), unroll=True), unroll=True), unroll=True)  # fmt: skip
+
+    return ir.seq([loops(x) for x in loads])
 
 
-def _with_rows(value: Any, rows: tuple[RowLoad, ...], place: Any) -> Any:
+def _with_rows(value: Any, rows: tuple[RowLoad, ...], row: Any, step: Any) -> Any:
+    """Read registers where a value loads what neighbours have in common."""
+
     def read(node: ir.TensorLoad, mutator: Any) -> Any:
         for x in rows:
             if tvm_ffi.structural_equal(node, x.load):
-                return tirx.BufferLoad(x.registers, [place])
+                return tirx.BufferLoad(x.registers, [ir.simplify(x.place(row, step))])
         return mutator.default_mutate(node)
 
     return ir.mutate(value, [(ir.TensorLoad, read)])

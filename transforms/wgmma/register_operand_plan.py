@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
+from tvm import ir as tvm_ir
+from tvm import sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import writes
@@ -26,10 +28,33 @@ from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 
 @dataclass(frozen=True)
 class RowLoad:
-    """A load of one element a row from global memory, and the registers that have it instead."""
+    """A load of one element for neighbours of a row, and the registers that have it instead.
+
+    Attributes
+    ----------
+    load
+        As the program has it.
+    registers
+        `groups` of them for each row of a thread.
+    run
+        How many neighbours along the depth read the same element.
+    in_step
+        Whether steps change it; else it is loaded before the loop.
+    guard
+        The condition that keeps it in bounds; it is zero beyond. None: it is always in bounds.
+    """
 
     load: ir.TensorLoad
     registers: ir.Var
+    run: int
+    groups: int
+    in_step: bool
+    guard: Any = None
+
+    def place(self, row: Any, step: Any) -> Any:
+        """Return its register at a thread's row and a step of the instruction."""
+        depth = wgmma.instruction_k(HALF_DTYPES[0])
+        return row * self.groups + (step * depth // self.run if self.groups > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,7 @@ class RegisterOperand:
     before
         The loop over steps, before which loads are made that no step changes; None: one step.
     rows
-        Loads that are made before that loop.
+        Loads of what neighbours of a row have in common.
     registers
         A thread's part of it, of the same type: two elements of 16 bits are one 32-bit register.
     """
@@ -106,6 +131,7 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
     axes = [x for x in loops if not ir.is_const(x.extent, 1)]
     units = tuple(x for x in loops if ir.is_const(x.extent, 1))
     store = realize.block.body
+    axes = _in_order(axes, store.indices)  # a packed tensor may be walked the other way
     own = [x.loop_var for x in axes]
     whole = [ir.static_int(x.extent) for x in axes if ir.is_const(x.min, 0)] == shape
     always = ir.is_const(realize.predicate, 1)
@@ -128,23 +154,65 @@ def find_register_operand(kernel: ir.For, product: MultiplyAdd) -> RegisterOpera
 
 
 def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, ...]:
-    """Return the loads from global memory that no step changes, each once."""
+    """Return the loads of which neighbours of a row read one element, each once."""
     value = operand.realize.block.body.value
-    if operand.before is None:
-        return ()
-    inside = ir.find_all(operand.before, ir.For)
+    inside = ir.find_all(operand.before, ir.For) if operand.before is not None else []
     moving = [x.loop_var for x in inside if not x.loop_var.same_as(operand.row.loop_var)]
-    count = int(operand.row.extent) // wgmma.INSTRUCTION_M * wgmma.ROWS_OF_THREAD
+    rows = int(operand.row.extent) // wgmma.INSTRUCTION_M * wgmma.ROWS_OF_THREAD
     found: list[RowLoad] = []
     for load in ir.find_all(value, ir.TensorLoad):
         known = any(tvm_ffi.structural_equal(load, x.load) for x in found)
-        changes = ir.depends_on(load, moving) or ir.find_all(list(load.indices), ir.TensorLoad)
-        if known or changes or str(load.source.scope()) != "global":
+        nested = ir.find_all(list(load.indices), ir.TensorLoad)
+        run = 0 if known or nested else _run(load, operand.depth)
+        guards = _guards(value, load)
+        if not run or guards is None or not _runs(guards, operand.depth, run):
             continue
-        if not (ir.is_by_choice(value, load) or writes(kernel, load.source)):
-            name = f"{load.source.name}_rows"
-            found.append(RowLoad(load, ir.new_buffer(name, (count,), ir.dtype_of(load), "local")))
+        is_tile = ir.is_shared(load.source)
+        if not is_tile and (str(load.source.scope()) != "global" or writes(kernel, load.source)):
+            continue
+        in_step = is_tile or operand.before is None or ir.depends_on([load, *guards], moving)
+        groups = int(operand.depth.extent) // run
+        name, dtype = f"{load.source.name}_rows", ir.dtype_of(load)
+        registers = ir.new_buffer(name, (rows * groups,), dtype, "local")
+        found.append(RowLoad(load, registers, run, groups, in_step, *guards))
     return tuple(found)
+
+
+def _guards(value: Any, load: ir.TensorLoad) -> list[Any] | None:
+    """Return the condition of a load that a pad reads, none of others; None of other choices."""
+    if not ir.is_by_choice(value, load):
+        return []
+    choices = ir.find_all(value, ir.Call, ir.is_choice)
+    around = [x for x in choices if ir.uses_node(x, load)]
+    condition, inside, beyond = around[0].args if len(around) == 1 else (None, None, None)
+    is_pad = condition is not None and ir.is_zero(beyond) and not ir.uses_node(condition, load)
+    return [condition] if is_pad and not ir.is_by_choice(inside, load) else None
+
+
+def _run(load: ir.TensorLoad, depth: ir.For) -> int:
+    """Return how many neighbours read one element, whole instructions of them; 0: fewer."""
+    run, least = int(depth.extent), wgmma.instruction_k(HALF_DTYPES[0])
+    while run % least == 0:
+        if _runs(list(load.indices), depth, run):
+            return run
+        run = run // 2 if run % 2 == 0 else 1
+    return 0
+
+
+def _runs(values: list[Any], depth: ir.For, run: int) -> bool:
+    """Tell whether values are the same for neighbours along the depth, in runs of some length."""
+    group, inside = (ir.Var(x, ir.dtype_of(depth.loop_var)) for x in ("group", "inside"))
+    analyzer = sym.Analyzer()
+    analyzer.bind(group, tvm_ir.Range(0, int(depth.extent) // run))
+    analyzer.bind(inside, tvm_ir.Range(0, run))
+    moved = ir.substitute(values, {depth.loop_var: group * run + inside})
+    return not ir.depends_on([ir.simplify(x, analyzer) for x in moved], [inside])
+
+
+def _in_order(loops: list[ir.For], indices: Any) -> list[ir.For]:
+    """Return loops in the order of the indices that they move, as they are if they are not that."""
+    own = [x for i in indices for x in loops if isinstance(i, ir.Var) and i.same_as(x.loop_var)]
+    return own if len(own) == len(loops) else loops
 
 
 def are_plain(indices: Any, wanted: list[ir.Var]) -> bool:

@@ -24,6 +24,9 @@ OPERATIONS = {
     tirx.GT: np.greater,
     tirx.GE: np.greater_equal,
     tirx.EQ: np.equal,
+    tirx.NE: np.not_equal,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
 }
 
 
@@ -48,4 +51,6 @@ def at_places(expr: Any, values: Mapping[ir.Var, Any]) -> Any:
         return int(expr)
     if isinstance(expr, tirx.Cast) and (ir.dtype_of(expr.value), ir.dtype_of(expr)) == WIDENED:
         return at_places(expr.value, values)
+    if isinstance(expr, tirx.Not):
+        return np.logical_not(at_places(expr.a, values))
     return OPERATIONS[type(expr)](at_places(expr.a, values), at_places(expr.b, values))

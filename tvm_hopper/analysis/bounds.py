@@ -59,30 +59,58 @@ def find_bounds(
     analyzer = sym.Analyzer()
     for loop in loops:
         analyzer.bind(loop.loop_var, ir.range_of(loop))
-    variables = [loop.loop_var for loop in loops]
     usual = _bounds_by_shape(indices, shape)
     bounds: list[Any] = [None] * len(indices)
     from_zero = [False] * len(indices)
+    understood: list[Any] = []
+    unclear: list[Any] = []
     for term in (_as_order(x, analyzer) for x in ir.conjuncts(condition)):
-        if not_negative := _find_not_negative(term, indices, analyzer):
-            for at in not_negative:
-                from_zero[at] = True
-            continue
-        axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
-        axis_bound = (axis, shape[axis]) if axis is not None else _bound(term, indices, variables)
-        if axis_bound is None:
-            low = [n for n, index in enumerate(indices) if _starts_at(term, index, analyzer)]
-            for at in low:
-                from_zero[at] = True
-            if low:
-                continue
-            same = [a for a, bound in usual if _same_places(term, bound, loops)]
-            if not same:
-                return None
-            axis_bound = same[0], shape[same[0]]
-        axis, bound = axis_bound
-        bounds[axis] = _lower(bounds[axis], bound)
+        low = _find_not_negative(term, indices, analyzer)
+        found = None if low else _bounded(term, indices, shape, usual, loops, analyzer)
+        if found is None:
+            low = low or [n for n, x in enumerate(indices) if _starts_at(term, x, analyzer)]
+        if found is None and not low:
+            axis = _bounded_beside([], term, usual, loops)
+            found = None if axis is None else (axis, shape[axis])
+        for at in low:
+            from_zero[at] = True
+        if found is not None:
+            bounds[found[0]] = _lower(bounds[found[0]], found[1])
+        (understood if low or found else unclear).append(term)
+    left = [(a, x) for a, x in usual if bounds[a] is None]
+    for term in unclear:
+        if (axis := _bounded_beside(understood, term, left, loops)) is None:
+            return None
+        bounds[axis] = shape[axis]
     return Bounds(tuple(bounds), tuple(from_zero))
+
+
+def _bounded(
+    term: Any,
+    indices: tuple[Any, ...],
+    shape: tuple[Any, ...],
+    usual: list[tuple[int, Any]],
+    loops: tuple[ir.For, ...],
+    analyzer: sym.Analyzer,
+) -> tuple[int, Any] | None:
+    """Return the axis that a term bounds by itself, and its bound."""
+    axis = next((a for a, bound in usual if _same_bound(term, bound, analyzer)), None)
+    if axis is not None:
+        return axis, shape[axis]
+    return _bound(term, indices, [loop.loop_var for loop in loops])
+
+
+def _bounded_beside(
+    others: list[Any], term: Any, bounds: list[tuple[int, Any]], loops: tuple[ir.For, ...]
+) -> int | None:
+    """Return the axis whose bound a term says where others hold: TVM uses these to rewrite it.
+
+    `y < 5` becomes `8 * y + x < 37` beside `x < 5`.
+    """
+    known = ir.conjunction(others)
+    both = tirx.And(term, known)
+    same = (a for a, x in bounds if _same_places(both, tirx.And(x, known), loops))
+    return next(same, None)
 
 
 def _lower(known: Any, bound: Any) -> Any:

@@ -109,11 +109,22 @@ def products(sch: s_tir.Schedule) -> list[str]:
         summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
         if node.init is None or not summed:
             continue
-        both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in node.reads)
+        # what says which matrix is read is no factor
+        reads = [r for r in node.reads if not _is_table(node, r.source)]
+        both = all(any(ir.depends_on(x.min, summed) for x in r.region) for r in reads)
         # squares, also of the rest of a row's mean, are no products
-        if (len(node.reads) == 2 and both) or (len(node.reads) == 1 and may_be_product(node)):
+        if (len(reads) == 2 and both) or (len(reads) == 1 and may_be_product(node)):
             found.append(str(node.name_hint))
     return found
+
+
+def _is_table(node: Any, tensor: Any) -> bool:
+    """Tell a tensor of which the block reads indices of another one."""
+    loads = ir.find_all(node.body, ir.TensorLoad)
+    return any(
+        ir.find_all(list(x.indices), ir.TensorLoad, lambda y: y.source.same_as(tensor))
+        for x in loads
+    )
 
 
 def _sum_dtype(sch: s_tir.Schedule, block: str) -> str:

@@ -89,7 +89,7 @@ class MatmulProblem(Problem):
     out_dtype: str
     majors: tuple[str, str]
     accumulate: str | None
-    gathered: int = 1  # elements of the product for each of the output
+    gathered: int = 0  # columns that a tile holds whole for one output, 0: it takes one element
     batch: int = 1  # products of these extents
 
     def built_in(self) -> MatmulConfig:
@@ -108,7 +108,7 @@ class MatmulProblem(Problem):
         m, n, k = self.extents
         if self.reads_whole_tensors:
             given = in_rows(given, m)
-        if self.gathered > 1:
+        if self.gathered:
             with self.target:
                 given, _ = choose_tile(self._shape(), plain_config(given), self.gathered)
         if self._goes_without_tiles and may_be_dots(given) and not isinstance(given.form, DotShape):
@@ -157,7 +157,7 @@ class MatmulProblem(Problem):
 
     def _goes(self, config: MatmulConfig) -> bool:
         """Tell whether a configuration goes with what is after the product."""
-        if self.gathered == 1:
+        if not self.gathered:
             return True
         if excluded(config) or config.tile is None:
             return False
@@ -393,7 +393,7 @@ def as_matmul(func: Any, target: Any) -> MatmulProblem | None:
         mod,
         target,
         f"matmul {found.lhs.dtype} {site.out_dtype} {majors[0]} {majors[1]}"
-        + (f" gathered {site.gathered}" if site.gathered > 1 else "")
+        + (f" gathered {site.gathered}" if site.gathered else "")
         + (f" batch {batch}" if batch > 1 else ""),
         (m, n, k),
         bytes_of(mod["main"]),

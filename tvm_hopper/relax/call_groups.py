@@ -20,7 +20,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx import IterVar
 
@@ -51,7 +51,7 @@ class CallGroup:
         """Arguments that none of the calls computes, each once."""
         made = {x.var for x in self.calls}
         found: list[Any] = []
-        for x in (y for call in self.calls for y in call.value.args[1].fields):
+        for x in (y for call in self.calls for y in _arguments(call)):
             if x not in made and not any(x.same_as(y) for y in found):
                 found.append(x)
         return tuple(found)
@@ -59,7 +59,7 @@ class CallGroup:
     @cached_property
     def name(self) -> str:
         """Name of the function, as TVM would choose it: fused_add_rms_norm, in rows."""
-        names = [str(x.value.args[0].name_hint) for x in self.calls]
+        names = [_callee(x) for x in self.calls if not is_view(x)]
         plain = [x.removeprefix("fused_").removesuffix(SUFFIX) for x in names]
         end = SUFFIX if names[-1].endswith(SUFFIX) else ""
         return "_".join(["fused", *plain])[: NAME_LENGTH - len(end)] + end
@@ -72,10 +72,7 @@ class CallGroup:
         def place(x: Any) -> int:
             return next(i for i, y in enumerate(values) if x.same_as(y))
 
-        calls = tuple(
-            (str(x.value.args[0].name_hint), *map(place, x.value.args[1].fields))
-            for x in self.calls
-        )
+        calls = tuple((_callee(x), *map(place, _arguments(x))) for x in self.calls)
         types = tuple((str(x.ty.dtype), dims.places(x.ty.shape.values)) for x in values)
         return calls, types, tuple(map(place, self.outputs))
 
@@ -125,7 +122,7 @@ def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
         Its parameters are the group's inputs and outputs.
     """
     dims, builder = _Dims(), relax.BlockBuilder()
-    callees = {x.value.args[0] for x in group.calls}
+    callees = {x.value.args[0] for x in group.calls if not is_view(x)}
     added = {x: builder.add_func(mod[x], x.name_hint) for x in callees}
     types = [dims.type_of(x.ty) for x in group.inputs]
     params = [relax.Var(f"p{i}", x) for i, x in enumerate(types)]
@@ -137,10 +134,11 @@ def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
                 return next(new for old, new in values if x.same_as(old))
 
             for call in group.calls:
-                args = [value_of(x) for x in call.value.args[1].fields]
-                made = relax.call_tir(
-                    added[call.value.args[0]], args, dims.type_of(call.value.ty_args[0])
-                )
+                args, out = [value_of(x) for x in _arguments(call)], dims.type_of(call.var.ty)
+                if is_view(call):
+                    made = builder.call_te(topi.reshape, *args, list(out.shape.values))
+                else:
+                    made = relax.call_tir(added[call.value.args[0]], args, out)
                 values.append((call.var, builder.emit(made)))
             outs = [value_of(x) for x in group.outputs]
             out = builder.emit_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
@@ -212,7 +210,12 @@ class CallGraph:
         for i in places:
             self.members[i] = places
 
-    def grow(self, is_member: Callable[[Any], bool], accepts: Callable[[CallGroup], bool]) -> None:
+    def grow(
+        self,
+        is_member: Callable[[Any], bool],
+        accepts: Callable[[CallGroup], bool],
+        takes_views: bool = False,
+    ) -> None:
         """Join each call with those that compute its arguments, as long as one function takes them.
 
         Parameters
@@ -221,13 +224,23 @@ class CallGraph:
             Which bindings may be in a group.
         accepts : callable
             Whether a group may become one function.
+        takes_views : bool
+            Whether reshapes between two calls join them.
         """
         able = [is_member(x) for x in self.bindings]
+
+        def maker(j: int) -> set[int]:
+            if able[j]:
+                return {j}
+            is_between = takes_views and is_view(self.bindings[j])
+            made = set().union(*map(maker, self.needs[j])) if is_between else set()
+            return {j, *made} if made else set()
+
         for i in (i for i, x in enumerate(able) if x):
-            before = [j for j in sorted(self.needs[i], reverse=True) if able[j]]
-            attempts = [before, *([j] for j in before)] if len(before) > 1 else [before]
+            before = [x for j in sorted(self.needs[i], reverse=True) if (x := maker(j))]
+            attempts = [before, *([x] for x in before)] if len(before) > 1 else [before]
             for some in attempts:
-                places = self.members[i].union(*(self.members[j] for j in some))
+                places = self.members[i].union(*(self.members[j] for x in some for j in x))
                 is_new = places != self.members[i]
                 if is_new and self.is_convex(places) and accepts(self.group(places)):
                     self.join(places)
@@ -255,6 +268,23 @@ class CallGraph:
                 if not left[j]:
                     heapq.heappush(ready, j)
         return found
+
+
+def is_view(binding: Any) -> bool:
+    """Tell a reshape of one tensor."""
+    is_reshape = isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
+    is_reshape = is_reshape and str(getattr(binding.value.op, "name", "")) == "relax.reshape"
+    return is_reshape and isinstance(binding.value.args[0], relax.Var)
+
+
+def _arguments(binding: Any) -> list[Any]:
+    """Return the tensors that a call or a view reads."""
+    args = binding.value.args
+    return [args[0]] if is_view(binding) else list(args[1].fields)
+
+
+def _callee(binding: Any) -> str:
+    return "reshape" if is_view(binding) else str(binding.value.args[0].name_hint)
 
 
 def _places_in(value: Any, place: dict[Any, int]) -> set[int]:
@@ -359,7 +389,7 @@ class _GroupRewriter(PyExprMutator):  # type: ignore[misc]
             shape = list(param.ty.shape)
             is_view = len(shape) != len(x.ty.shape.values)
             args.append(self.builder_.emit(relax.op.reshape(x, shape)) if is_view else x)
-        types = [x.value.ty_args[0] for x in group.calls if x.var in group.outputs]
+        types = [x.var.ty for x in group.calls if x.var in group.outputs]
         call = relax.call_tir(self.added[group.key], args, types if len(types) > 1 else types[0])
         whole = self.builder_.emit(call) if len(types) > 1 else None
         for i, var in enumerate(group.outputs):

@@ -20,6 +20,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products.branches import look_at
 
 from .calls import PAGED_ATTENTION
+from .fuse_decoders import ALONE
 from .records import (
     GIVEN,
     LIBRARY,
@@ -70,7 +71,7 @@ def of_scheduled(
         name=name,
         computed_by=by,
         rule=rule,
-        note=(taken.reason or "") if taken else "",
+        note="; ".join(filter(None, [_why_alone(plain), taken.reason if taken else ""])),
         **_work(plain),
         tensors=_tensors(plain),
         kernels=_kernels(now, tuned) if now is not None and by == OURS else (),
@@ -78,6 +79,11 @@ def of_scheduled(
         elements=taken.elements if taken else (),
         refused=tuple((x.rule, x.reason or "") for x in decisions if not x.taken),
     )
+
+
+def _why_alone(func: tirx.PrimFunc) -> str:
+    """Say why a function was not fused into those that read what it makes; empty if it may not."""
+    return str((func.attrs or {}).get(ALONE, ""))
 
 
 def _without_rule(func: tirx.PrimFunc) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Fuse a gate's activation into the joined product of gate and up.
+"""Fuse what takes several columns of a product into it: gates, rotary embedding.
 
     g = R.call_tir(linear, (x, w), R.Tensor((rows, 2 * N)))                      w: (2 * N, K)
     y = R.call_tir(split_silu_multiply, (g,), R.Tensor((rows, N)))
@@ -18,16 +18,25 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import s_tir, sym, tirx
+from tvm import s_tir, tirx
 from tvm.target import Target
 from tvm.tirx import IndexMap
 
 from tvm_hopper import dlight, ir
 from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.dlight.product import products
+from tvm_hopper.schedule.products.outputs import with_plain_indices
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .call_groups import CallGraph, CallGroup, fuse_group, is_plain_call, reduces, rewrite_groups
+from .call_groups import (
+    CallGraph,
+    CallGroup,
+    fuse_group,
+    is_plain_call,
+    is_view,
+    reduces,
+    rewrite_groups,
+)
 from .flat_functions import has_product
 from .options import ModelOptions
 
@@ -53,7 +62,7 @@ class FuseGates:
         made: dict[Any, Any] = {}
 
         def accepts(group: CallGroup) -> bool:
-            one, *others = (mod[x.value.args[0]] for x in group.calls)
+            one, *others = (mod[x.value.args[0]] for x in group.calls if not is_view(x))
             is_gate = has_product(one) and len(others) == 1 and not reduces(others[0])
             if not is_gate or has_product(others[0]) or len(group.outputs) > 1:
                 return False
@@ -62,7 +71,7 @@ class FuseGates:
             return made[group.key] is not None
 
         def grow(graph: CallGraph) -> None:
-            graph.grow(lambda x: is_plain_call(mod, x), accepts)
+            graph.grow(lambda x: is_plain_call(mod, x), accepts, takes_views=True)
 
         return rewrite_groups(mod, grow, made)
 
@@ -71,16 +80,17 @@ def gated_function(
     mod: tvm.IRModule, group: CallGroup, target: Target, options: ModelOptions
 ) -> tirx.PrimFunc | None:
     """Return one function of two, None where it is not one that `hs.matmul` takes."""
-    try:
-        func = interleaved(fuse_group(mod, group))
-    except TVM_ERRORS:  # what TVM cannot fuse or inline stays two functions
-        return None
-    if func is None:
-        return None
     rule = dlight.Matmul(
         options.accumulate, classes=options.classes, batch_invariant=options.batch_invariant
     )
-    return func if rule.apply(func, target, False) is not None else None
+    try:
+        fused = _plain(_without_unread(fuse_group(mod, group)))
+        for func in (interleaved(fused), fused):
+            if func is not None and rule.apply(func, target, False) is not None:
+                return func
+    except TVM_ERRORS:  # what TVM cannot fuse or inline stays two functions
+        return None
+    return None
 
 
 def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -154,30 +164,29 @@ def _width_of_half(sch: s_tir.Schedule, block: Any) -> int | None:
     return width
 
 
+def _without_unread(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Leave out what computes tensors that nothing reads, as the other part of a split."""
+    root = func.body.block
+    parts = ir.statements(root.body)
+
+    def is_needed(part: Any) -> bool:
+        others = [x for x in parts if not x.same_as(part)]
+        written = [x.source for block in ir.find_all(part, ir.SBlock) for x in block.writes]
+        own = [x for x in written if any(x.same_as(y) for y in root.alloc_buffers)]
+        return len(own) < len(written) or any(ir.uses(x, y) for x in others for y in own)
+
+    while len(kept := [x for x in parts if is_needed(x)]) < len(parts):
+        parts = kept
+    buffers = [x for x in root.alloc_buffers if any(ir.uses(y, x) for y in parts)]
+    new = ir.with_block(root, body=ir.seq(*parts), alloc_buffers=buffers)
+    return func.with_body(ir.SBlockRealize(func.body.iter_values, func.body.predicate, new))
+
+
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Simplify indices by what the blocks' variables run over: of j below N, j % N is j."""
 
-    def simplified(block: ir.SBlock, mutate: Any) -> ir.SBlock:
-        block = mutate.default_mutate(block)
-        analyzer = sym.Analyzer()
-        for x in block.iter_vars:
-            analyzer.bind(x.var, x.dom)
-
-        def load(node: ir.TensorLoad, inner: Any) -> Any:
-            node = inner.default_mutate(node)
-            return tirx.BufferLoad(node.source, [analyzer.simplify(x) for x in node.indices])
-
-        def touch(node: ir.TensorRegion, inner: Any) -> Any:
-            node = inner.default_mutate(node)
-            ranges = [
-                tvm.ir.Range.from_min_extent(*map(analyzer.simplify, (x.min, x.extent)))
-                for x in node.region
-            ]
-            return tirx.BufferRegion(node.source, ranges)
-
-        return ir.mutate(block, [(ir.TensorLoad, load), (ir.TensorRegion, touch)])
-
     def leaf(block: ir.SBlock, mutate: Any) -> ir.SBlock:
-        return simplified(block, mutate) if block.iter_vars else mutate.default_mutate(block)
+        block = mutate.default_mutate(block)
+        return with_plain_indices(block) if block.iter_vars else block
 
     return func.with_body(ir.mutate(func.body, [(ir.SBlock, leaf)]))

@@ -20,9 +20,12 @@ from tvm_hopper.errors import cannot_configure, warn
 from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
 from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
+from .channels_last import ChannelsLast
 from .check_served import CheckServed
 from .flatten_batch import FlattenBatch
+from .fuse_decoders import FuseDecoders
 from .fuse_gates import FuseGates
+from .fuse_lookups import FuseLookups
 from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .join_attention import JoinAttention
@@ -46,6 +49,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     """
     return [
         JoinAttention(options),  # one function, whose scores are never stored
+        ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
@@ -53,9 +57,11 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         RowPlaces(),  # of rows of -inf TVM says -1
         relax.get_pipeline("zero"),  # legalize, fuse
         relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
+        FuseLookups(options),  # experts are read where they lie
         FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows
         relax.transform.DeadCodeElimination(),  # functions and views that nothing reads any more
+        FuseDecoders(options),  # weights of a few bits are never in memory as 16
         FuseGates(options),  # what a gate opens, in the kernel of both products
         relax.transform.DeadCodeElimination(),
     ]

@@ -30,10 +30,10 @@ from .simplify_operands import CAST, MATMUL, rewrite_functions
 WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")
 WIDE = "float32"
-_CONVOLUTIONS = {
+CONVOLUTIONS = {
     tvm.ir.Op.get(f"relax.nn.conv{x}d"): getattr(relax.op.nn, f"conv{x}d") for x in (1, 2, 3)
 }
-_OF_CONVOLUTION = [
+OF_CONVOLUTION = [
     "strides",
     "padding",
     "dilation",
@@ -175,7 +175,7 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Rewrite one product."""
         call = super().visit_call_(call)
-        is_product = call.op == MATMUL or call.op in _CONVOLUTIONS
+        is_product = call.op == MATMUL or call.op in CONVOLUTIONS
         types = [str(x.ty.dtype) for x in call.args] if is_product else []
         if WIDE not in types or {*types} - {WIDE, self.dtype}:
             return call
@@ -186,8 +186,8 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
         ]
         if call.op == MATMUL:
             return relax.op.matmul(*both, out_dtype=WIDE)
-        given = {name: getattr(call.attrs, name) for name in _OF_CONVOLUTION}
-        return _CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
+        given = {name: getattr(call.attrs, name) for name in OF_CONVOLUTION}
+        return CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
 
 
 @mutator

@@ -24,6 +24,7 @@ from .products.field_values import Raster, SplitK, TmaStore
 from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
+from .products.pixel_boxes import box_pixels
 from .products.ranges import choose_ranges
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
@@ -49,6 +50,7 @@ __all__ = [
     "async_copy",
     "async_store",
     "attention",
+    "box_pixels",
     "choose_classes",
     "choose_config",
     "choose_ranges",

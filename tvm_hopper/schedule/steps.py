@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import s_tir
@@ -121,7 +122,8 @@ def pad_matmul(
         return matmul
     try:
         sch.pad_einsum(block, [multiple.get(var.var, 1) for var in sch.get(block).iter_vars])
-        return find_matmul(sch, block)  # its operands may be pads now
+        padded = find_matmul(sch, block)  # its operands may be pads now
+        return replace(padded, ragged=(ragged[0], ragged[1]))
     except s_tir.ScheduleError as error:
         if beside := dry_run.cut_kernel(sch, block):
             found = f"tiles that do not divide it, in the kernel of {beside}, whose tiles cross"

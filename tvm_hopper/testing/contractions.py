@@ -84,3 +84,22 @@ def contraction(
 def reference(formula: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Compute a contraction in float64."""
     return np.einsum(formula, a.astype(np.float64), b.astype(np.float64))
+
+
+def grouped(rows: int, group: int, columns: int, depth: int, experts: int) -> tvm.IRModule:
+    """Build a product whose rows, in groups, are multiplied by the matrix that a table names.
+
+    C[i, j] is the sum of A[i, k] * B[E[i // group], j, k], of float16 in float32, in plain loops.
+    """
+    a = te.placeholder((rows, depth), "float16", name="A")
+    b = te.placeholder((experts, columns, depth), "float16", name="B")
+    e = te.placeholder((rows // group,), "int32", name="E")
+    k = te.reduce_axis((0, depth), "k")
+
+    def product(i: Any, j: Any) -> Any:
+        x, y = a[i, k], b[e[tirx.indexdiv(i, group)], j, k]
+        return te.sum(x.astype("float32") * y.astype("float32"), k)
+
+    c = te.compute((rows, columns), product, name="C")
+    func = te.create_prim_func([a, b, e, c])
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})

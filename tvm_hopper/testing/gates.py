@@ -1,4 +1,4 @@
-"""Gates and what they gate, as programs: columns of one product, or products of one operand."""
+"""Products whose columns meet after them, as programs: gates, rotary embedding."""
 
 from __future__ import annotations
 
@@ -135,3 +135,62 @@ def products_of_one_operand(
     d = te.compute((rows, width), gated, "D")
     func = te.create_prim_func([a, *weights, d]).with_attr("global_symbol", "main")
     return tvm.IRModule({"main": func})
+
+
+def rotated_product(
+    m: int | str,
+    n: int,
+    k: int,
+    width: int,
+    *,
+    dtype: str = "float16",
+    pairs: bool = False,
+    columns: int | None = None,
+    tables: int | None = None,
+) -> tvm.IRModule:
+    """Return rotary embedding of a product's heads: D = C * cos + rotated(C) * sin, C = A W^T.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Rows, which may be the name of a symbol, columns and the depth.
+    width : int
+        Columns of a head.
+    dtype : str
+        Of A, W and D; sums, cos and sin are float32.
+    pairs : bool
+        Whether the columns 2 j and 2 j + 1 are rotated together, else j and j + width / 2.
+    columns : int, optional
+        How many columns are rotated; the others are stored as they are. None: all.
+    tables : int, optional
+        Rows of the tables, of which a position of each row says its own. None: m rows.
+
+    Returns
+    -------
+    mod : IRModule
+        `main(A, W, cos, sin, D)`, or `main(A, W, cos, sin, position, D)`.
+    """
+    count: Any = tirx.Var(m, "int64") if isinstance(m, str) else m
+    a, w = te.placeholder((count, k), dtype, "A"), te.placeholder((n, k), dtype, "W")
+    cos, sin = (te.placeholder((tables or count, width), "float32", x) for x in ("cos", "sin"))
+    position = te.placeholder((count,), "int32", "position")
+    axis, half = te.reduce_axis((0, k), "k"), width // 2
+
+    def product(i: Any, j: Any) -> Any:
+        return te.sum(a[i, axis].astype("float32") * w[j, axis].astype("float32"), [axis])
+
+    c = te.compute((count, n), product, "C")
+
+    def rotated(i: Any, j: Any) -> Any:
+        if pairs:
+            other = tirx.if_then_else(j % 2 == 0, -c[i, j + 1], c[i, j - 1])
+        else:
+            other = tirx.if_then_else(j % width < half, -c[i, j + half], c[i, j - half])
+        at = i if tables is None else position[i]
+        value = c[i, j] * cos[at, j % width] + other * sin[at, j % width]
+        kept = value if columns is None else tirx.if_then_else(j < columns, value, c[i, j])
+        return kept.astype(dtype)
+
+    d = te.compute((count, n), rotated, "D")
+    given = [a, w, cos, sin, *([] if tables is None else [position]), d]
+    return tvm.IRModule({"main": te.create_prim_func(given).with_attr("global_symbol", "main")})

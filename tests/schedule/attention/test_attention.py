@@ -15,6 +15,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.attention.online import ONLINE
 from tvm_hopper.simulation import simulate, verify
+from tvm_hopper.testing import workloads
 
 H200 = "nvidia/nvidia-h200"
 SMALL = {"tile": (64, 32), "consumers": 1}
@@ -136,7 +137,7 @@ def test_late_products_that_a_loop_has_not(stages, late, match):
 
 
 def plain_with_the_mark():
-    return program(ONE)["main"].with_attr(ONLINE, [64, 32, 1])
+    return workloads.matmul(64, 64, 64)["main"].with_attr(ONLINE, [64, 32, 1, 1, 0])
 
 
 def two_forms():
@@ -156,10 +157,10 @@ def of_unknown_origin():
             "found no running form; need one function that hs.online made; make",
         ),
         (two_forms, "attention: found main, other; need one function that hs.online made"),
-        (plain_with_the_mark, "found 0 of them; need one block tile of the running form; schedule"),
+        (plain_with_the_mark, "found 0 of them; need one block P of the running form; schedule"),
         (
             of_unknown_origin,
-            r"found a form of tile=\(128, 128\), parts=2; need that of hs.online\(",
+            r"found a form of .*\(128, 128\).*; need that of hs.online\(mod, tile=\(64, 32\)",
         ),
         (
             lambda: hs.online(program(CASES["unrounded"])),
@@ -176,15 +177,17 @@ def test_refused_programs(make, match):
     sch = s_tir.Schedule(make())
     before = sch.mod
     with pytest.raises(ScheduleError, match=match):
-        hs.attention(sch, hs.AttentionConfig(tile=(64, 32)) if "parts=2" in match else None)
+        hs.attention(sch, hs.AttentionConfig(tile=(64, 32)) if "a form of" in match else None)
     assert sch.mod.same_as(before)
 
 
-def test_a_form_that_is_scheduled_already():
+@pytest.mark.parametrize("tile", [(64, 32), (128, 32)])
+def test_a_form_that_is_scheduled_already(tile):
     sch = scheduled(ONE, **SMALL)
-    found = r"found a form of tile=\(64, 32\), parts=1, scheduled already; need that of hs.online"
-    with pytest.raises(ScheduleError, match=found + r"\(mod, tile=\(128, 32\), parts=2\); begin"):
-        hs.attention(sch, hs.AttentionConfig(tile=(128, 32)))
+    with pytest.raises(
+        ScheduleError, match=r"found main, scheduled already; need loops as hs\.onli"
+    ):
+        hs.attention(sch, hs.AttentionConfig(tile=tile))
 
 
 @pytest.mark.parametrize(

@@ -16,20 +16,19 @@ CONVERT = """
 with T.sblock("convert"):
     T.reads(S_rows[0:2])
     T.writes(f[0:8])
+    f_words = f.view("uint32")
     for word in T.serial(4, unroll=4):
         with T.sblock("pair"):
             T.reads()
             T.writes()
             a_pair = T.sblock_alloc_buffer((2,), "int8", scope="local")
-            a_pair_wide = T.sblock_alloc_buffer((2,), "float16", scope="local")
+            half = T.sblock_alloc_buffer((1,), "float16", scope="local")
             for e in T.vectorized(2):
                 a_pair[e] = a[0, tx % 128 // 32 * 16 + word % 2 * 8 + tx % 32 // 4, word // 2 * 8 + tx % 4 * 2 + e]
             a_pair_bytes = a_pair.view("uint16")
-            a_pair_words = a_pair_wide.view("uint32")
-            a_pair_words[0] = T.tvm_hopper_widen_bytes_int8_float16(a_pair_bytes[0])
-            f[word * 2] = a_pair_wide[0] * S_rows[word % 2]
-            f[word * 2 + 1] = a_pair_wide[1] * S_rows[word % 2]
-    f_words = f.view("uint32")
+            half[0] = S_rows[word % 2]
+            half_bits = half.view("uint16")
+            f_words[word] = T.tvm_hopper_mul_f16x2(T.tvm_hopper_widen_bytes_int8_float16(a_pair_bytes[0]), T.tvm_hopper_both_halves(half_bits[0]))
     for i in T.serial(4, unroll=4):
         T.tirx.tvm_hopper_hold_uint32(f_words[i])
 """  # noqa: E501
@@ -60,17 +59,73 @@ def test_explain_says_so():
     assert RemarkNote("operand f is computed by threads, into the registers of WGMMA") in notes
 
 
-@pytest.mark.parametrize("stored", ["float8_e4m3fn", "int16"])
-def test_what_has_no_short_conversion_is_cast(stored):
-    text = lowered(('"int8"', f'"{stored}"'))
+def test_what_has_no_short_conversion_is_cast():
+    text = lowered(('"int8"', '"int16"'))
     assert all(line.strip() in text for line in PLAIN.strip().splitlines())
     assert "widen_bytes" not in text
 
 
 def test_what_a_step_changes_is_loaded_in_it():
     text = lowered(("* S[i]", "* S[i + p]"))
-    assert "S_rows" not in text
-    assert text.index("for p in range(4)") < text.index("* S[")
+    loop, load, convert = (text.index(x) for x in ("for p in range(4)", "] = S[", '"convert"'))
+    assert loop < load < convert, "on its way while the step waits for its tiles"
+
+
+def field(shift, mask=15, word="a[0, i, k // 8]"):
+    """Return the text of some bits of a word, as a number."""
+    return f'T.Cast("float16", {word} >> T.Cast("uint32", {shift}) & T.uint32({mask}))'
+
+
+NIBBLE = 'T.tvm_hopper_nibbles_float16(a[0, i, word // 2], T.Cast("uint32", tx % 4), T.uint32({}))'
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (field("k % 8 * 4"), NIBBLE.format(0)),
+        (field("k % 8 * 4") + " - T.float16(7)", NIBBLE.format(7)),
+        # a zero point too large to be subtracted along
+        (field("k % 8 * 4") + " - T.float16(100)", "T.tvm_hopper_sub_f16x2(T.tvm_hopper_nibbles"),
+        (field("k % 4 * 8", 255, "a[0, i, k // 4]"), "T.tvm_hopper_widen_bytes_uint8_float16("),
+        (field("k % 16 * 2", 3, "a[0, i, 0]"), "T.tvm_hopper_small_float16("),
+        # neighbours in different words
+        (field("4", 15, "a[0, i, k]"), "T.tvm_hopper_small_float16("),
+        # a number that a bfloat16 does not hold
+        (field("k % 2 * 16", 4095, "a[0, i, k // 2]"), "f[word * 2] = T.Cast("),
+        # bits beyond the word
+        (field("k * 4"), "f[word * 2] = T.Cast("),
+        # a type that does not hold the field
+        (f'T.Cast("float16", T.Cast("int8", {field("k % 8 * 4", 255)[17:]})', "f[word * 2] = T."),
+    ],
+)
+def test_fields_of_a_word_become_halves_in_pairs(value, found):
+    text = lowered(('"int8"', '"uint32"'), ('T.Cast("float16", a[0, i, k]) * S[i]', value))
+    row = "tx % 128 // 32 * 16 + word % 2 * 8 + tx % 32 // 4"
+    assert found.replace("i,", f"{row},") in text
+
+
+PAD = "T.if_then_else({}, {} * S[i], T.float16(0))"
+
+
+@pytest.mark.parametrize(
+    ("bound", "load", "mask"),
+    [
+        (
+            "i < 60",
+            "S_rows[h] = T.if_then_else(tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4 < 60, S[",
+            0,
+        ),
+        # neighbours on both sides of the end
+        ("k < 13", "half[0] = T.if_then_else(", 1),
+    ],
+)
+def test_a_pad_reads_nothing_beyond_its_end(bound, load, mask):
+    value = PAD.format(bound, field("k % 8 * 4"))
+    text = lowered(('"int8"', '"uint32"'), ('T.Cast("float16", a[0, i, k]) * S[i]', value))
+    (line,) = (x.strip() for x in text.splitlines() if "nibbles" in x)
+    assert line.startswith("f_words[word] = T.if_then_else(")
+    assert (" | T.Select(" in line) == bool(mask)
+    assert load in text
 
 
 def test_what_the_kernel_writes_is_loaded_in_it():

@@ -145,7 +145,8 @@ def _shape_of_program(plain: Any, name: str) -> AttentionShape:
     sizes = [ir.static_int(x.extent) for x in found.leads]
     group = group_of(found)
     return AttentionShape(
-        *(ir.static_int(x.extent) for x in (found.row, found.key)),
+        rows=ir.static_int(found.row.extent),
+        keys=ir.static_int(found.key.extent),
         depth=_padded(found.depth.extent),
         columns=int(found.column.extent),
         dtype=ir.dtype_of(found.keys.source),

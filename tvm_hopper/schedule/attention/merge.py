@@ -58,10 +58,15 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     top, total, acc = (ir.new_buffer(x, (1,), FLOAT32, "global") for x in ("top", "total", "sum"))
     zero, row = tirx.IntImm(dtype, 0), own[:-1]
 
+    def log(p: Any) -> Any:
+        return tirx.BufferLoad(parts.logs, [p, *row])
+
     def weight(p: Any) -> Any:
-        log, most = parts.logs[(p, *row)], top[zero]
-        none = tirx.EQ(most, constant(MINUS_INFINITY))
-        return tirx.exp2(log - tirx.Select(none, constant(0.0), most))
+        none = tirx.EQ(top[zero], constant(MINUS_INFINITY))
+        return tirx.exp2(log(p) - tirx.Select(none, constant(0.0), top[zero]))
+
+    def weighted(p: Any) -> Any:
+        return weight(p) * tirx.BufferLoad(parts.sums, [p, *own])
 
     def over_parts(
         name: str, buffer: Any, first: float, combine: Callable[[Any, Any], Any]
@@ -84,9 +89,19 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     u = ir.Var("vu", dtype)
     store = ir.BufferStore(a.output.buffer, value, indices)
     body = ir.seq(
-        over_parts("merge_max", top, MINUS_INFINITY, lambda x, p: T.max(x, parts.logs[(p, *row)])),
+        over_parts(
+            "merge_max",
+            top,
+            MINUS_INFINITY,
+            lambda x, p: T.max(x, log(p)),
+        ),
         over_parts("merge_sum", total, 0.0, lambda x, p: x + weight(p)),
-        over_parts("merge_values", acc, 0.0, lambda x, p: x + weight(p) * parts.sums[(p, *own)]),
+        over_parts(
+            "merge_values",
+            acc,
+            0.0,
+            lambda x, p: x + weighted(p),
+        ),
         ir.block_nest("merged", [u], [tirx.IntImm(dtype, 1)], store),
     )
     merged = block("merge", list(zip(own, (x.extent for x in axes), strict=True)), body,

@@ -50,6 +50,7 @@ from .normalize import normalized
 from .operands import operand_dtypes
 from .outputs import find_gather, output_dtypes
 from .parts import for_any_rows
+from .pixel_boxes import in_boxes
 from .recognize import (
     Matmul,
     check_operands,
@@ -127,6 +128,12 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
         _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
+    if (boxes := in_boxes(plain, block, given)) is not None:
+        rewritten = "hs.box_pixels(mod, block, rows of the tile)"
+        _check_nothing_sampled(given, rewritten)
+        block = label(sch, block).removeprefix("block ")
+        plain, given = boxes
+        fresh = plain
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
         for kernel in kernels:
@@ -246,6 +253,7 @@ def _apply(
     loads = product_loads(f"block {node.name_hint}", node)
     _check_in_place(sch, block, loads)
     views = make_views(sch, block, loads)
+    gathered = find_gather(sch, block)
     problem = find_matmul(sch, block, known)
     problem, config = for_converted(sch, block, problem, kernel.config)
     kernel = replace(kernel, config=config)
@@ -255,9 +263,8 @@ def _apply(
     if epilogue.operands:
         config = in_rows(config, extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)
-    gathered = find_gather(sch, block) or 1
     choices = _choices(problem, kernel, epilogue.outputs)
-    if gathered > 1:
+    if gathered is not None:
         kernel, lines = for_gather(problem, kernel, gathered, epilogue.outputs[0])
         choices = "\n".join(lines)
     if few := apply_few_rows(sch, block, problem, kernel, views, epilogue.outputs):
@@ -265,9 +272,9 @@ def _apply(
     check_known(problem, config.split_mode, config.is_sampled)
     fitted, axis = fit(sch, problem, kernel, epilogue)
     assert fitted.tile is not None
-    if gathered > 1 and not fitted.is_sampled:
+    if gathered is not None and not fitted.is_sampled:
         sharers = fitted.sharers if axis == "n" else 1
-        check_gather(problem, fitted.tile[1], sharers, gathered)
+        check_gather(problem, fitted.tile[1], sharers, gathered.columns)
     noted = _chosen_for(problem, kernel, fitted, epilogue.outputs)
     tiles = TilePlan(fitted, axis, gathered, config.operand_slots, choices, noted)
     _check_sampled_sizes(problem, fitted)

@@ -149,7 +149,7 @@ class ProductSite:
     is_outermost: bool  # nothing but its loops is around it, and no condition
     most_rows: int | None  # rows that it has at most, where conditions around it say so
     out_dtype: str  # type of what is stored, of several outputs the first
-    gathered: int = 1  # elements of the product for each of the output
+    gathered: int = 0  # columns that a tile holds whole for one output, 0: it takes one element
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
@@ -179,8 +179,9 @@ def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     with known_at(conditions) as analyzer:
         most_rows = most(problem.m.extent, analyzer) if conditions else None
     out_dtype, *_ = output_dtypes(copy, block)
-    gathered = find_gather(copy, block) or 1
-    return ProductSite(problem, is_outermost, most_rows, out_dtype, gathered)
+    gathered = find_gather(copy, block)
+    columns = 0 if gathered is None else gathered.columns
+    return ProductSite(problem, is_outermost, most_rows, out_dtype, columns)
 
 
 def check_rows(found: ProductSite) -> Any:

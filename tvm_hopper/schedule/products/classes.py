@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.errors import HopperError, cannot_schedule
-from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
 
 from .branches import ProductSite, check_rows, look_at
@@ -112,8 +112,8 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     extents = rows, problem.n.extent, problem.depth
     found = as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
-    stored = [dtype_bytes(x.stored) for x in (problem.lhs, problem.rhs) if x.stored]
-    return replace(found, converted_bytes=sum(stored))
+    stored = problem.lhs.stored_bytes + problem.rhs.stored_bytes  # of one of them
+    return replace(found, converted_bytes=stored)
 
 
 def find_kernels(

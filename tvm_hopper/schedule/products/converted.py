@@ -1,6 +1,6 @@
-"""Operands that are converted on their way: a narrower type in memory, 16 bits where they multiply.
+"""Operands that are converted on their way: fewer bytes in memory, 16 bits where they multiply.
 
-    F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits
+    F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits, or several elements in a word
     C[i, j] += A[i, k] * F[j, k]
   ->
     for k0:
@@ -14,6 +14,7 @@ the converted operand: of weights the kernel computes C^T = F A^T.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,38 +22,44 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import registers
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import BULK_ALIGNMENT, WARP_GROUP_THREADS
+from tvm_hopper.facts.programming_model import BULK_ALIGNMENT
+from tvm_hopper.facts.wgmma import instruction_k
 from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
-from .config import ARCH, MatmulConfig, split_axis
+from .config import MatmulConfig
 from .field_values import TRANSPOSED, UNTRANSPOSED
-from .model import RankedTile, rank_both, with_tile
-from .narrow_operands import find_narrow
+from .model import rank_both, with_tile
+from .narrow_operands import Decoder, find_decoder
 from .recognize import Matmul, MatmulOperand
 
 FIRST = "in a function in front (hs.pointwise)"
-WHOLE = "multiples of a tile, of 64 rows and a depth of 64 at least: it is not padded in a kernel"
-TRIED = 200  # configurations, the best ones first
 
 
 def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[MatmulOperand]:
-    """Return the operands of a product that blocks before it convert, with their types in memory.
+    """Return the operands of a product that blocks before it convert, with their bytes in memory.
 
     The blocks are those that `fuse_prologue` leaves.
     """
     found = []
     for producer in sch.get_producers(block):
-        narrow = find_narrow(sch.get(producer))
+        decoder = find_decoder(sch.get(producer))
         made = [x.source for x in sch.get(producer).writes]
         found += [
-            replace(operand, stored=ir.dtype_of(narrow))
+            replace(operand, stored_bytes=decoder.num_bytes, in_one=_in_one(sch, producer, decoder))
             for operand in (problem.lhs, problem.rhs)
-            if narrow is not None and operand.buffer.same_as(made[0])
+            if decoder is not None and operand.buffer.same_as(made[0])
         ]
     return found
+
+
+def _in_one(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> tuple[int, int]:
+    """Return the rows and the neighbours along k that are packed in one element."""
+    *_, row, k = sch.get(maker).body.indices
+    units = [x.var for x in sch.get(maker).iter_vars if ir.is_const(x.dom.extent, 1)]
+    rows, depth = (1 if any(x.same_as(y) for y in units) else decoder.in_one(x) for x in (row, k))
+    return rows, depth
 
 
 def for_converted(
@@ -97,61 +104,51 @@ def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> No
 
 
 def _check_memory(sch: s_tir.Schedule, block: Any, where: str, operand: MatmulOperand) -> None:
-    """Refuse an operand that lies in memory in an order that registers or TMA cannot take."""
+    """Refuse a packed tensor of which TMA cannot load tiles."""
     makers = [sch.get(x) for x in sch.get_producers(block)]
     (maker,) = (x for x in makers if x.writes[0].source.same_as(operand.buffer))
-    narrow = find_narrow(maker).source
-    tensor, fix = f"{where}, tensor {narrow.name}", f"convert it {FIRST}"
-    if operand.major != "k":
-        found = f"{operand.stored} whose neighbours in memory are not neighbours along k"
-        raise cannot_schedule(tensor, found, "rows along k, as a register has them", fix)
-    row = ir.static_int(narrow.shape[-1])
-    size = dtype_bytes(operand.stored)
-    if len(narrow.ty.strides) or row is None or row * size % BULK_ALIGNMENT:
-        found = f"rows of {narrow.shape[-1] if row is None else row} {operand.stored} elements"
+    decoder = find_decoder(maker)
+    assert decoder is not None
+    packed = decoder.packed
+    row, dtype = ir.static_int(packed.shape[-1]), ir.dtype_of(packed)
+    if len(packed.ty.strides) or row is None or row * dtype_bytes(dtype) % BULK_ALIGNMENT:
+        found = f"rows of {packed.shape[-1] if row is None else row} {dtype} elements"
         need = f"a tensor without strides whose rows are multiples of {BULK_ALIGNMENT} bytes"
-        raise cannot_schedule(tensor, found, need, fix)
+        raise cannot_schedule(f"{where}, tensor {packed.name}", found, need, f"convert it {FIRST}")
 
 
 def choose_converted(
     problem: Matmul, kernel: ClassKernel, config: MatmulConfig, outputs: tuple[str, ...]
 ) -> MatmulConfig:
-    """Choose the tile of a product with a converted operand, which is not padded."""
-    if config.tile is not None or not (problem.lhs.stored or problem.rhs.stored):
+    """Choose the tile of a product with a converted operand."""
+    found = [x for x in (problem.lhs, problem.rhs) if x.stored_bytes]
+    if not found:
         return config
-    wanted = product_of(problem, kernel, outputs)
-    shape = wanted.transposed if config.transposed else wanted
-    for best in rank_both(wanted, config, chip_of_target(), TRIED):
-        rows, _, depth = best.tile
-        if best.takes_turns and not config.takes_turns:
-            continue  # by default consumers share a tile: each converts a part of it
-        if not shape.m % rows and not shape.k % (depth * best.parts) and _has_room(best):
-            return with_tile(config, best)
-    found = f"{shape.m} rows of a converted operand, and a depth of {shape.k}"
-    raise cannot_schedule(f"block {problem.name}", found, WHOLE, f"pad it, or convert it {FIRST}")
+    rows, depth = found[0].in_one
+    if config.tile is None:
+        wanted = product_of(problem, kernel, outputs)
+        best = next(iter(rank_both(wanted, config, chip_of_target(), 1)), None)
+        if best is None:
+            return config
+        tile_m, tile_n, deep = best.tile
+        if deep % depth:  # elements of 3 bits, ten in a word
+            step = math.lcm(depth, instruction_k(found[0].dtype))
+            best = replace(best, tile=(tile_m, tile_n, max(1, deep // step) * step))
+        config = with_tile(config, best)
+    _check_packed(problem, found[0], config, (rows, depth))
+    return config
 
 
-def _has_room(best: RankedTile) -> bool:
-    """Tell whether accumulators and the converted rows fit into a consumer's registers."""
-    rows, columns, depth = best.tile
-    consumers = best.consumers
-    by_rows = split_axis(rows, columns, consumers) == "m"
-    own = rows // consumers if by_rows else rows
-    words = own * depth // (2 * WARP_GROUP_THREADS)
-    held = registers.accumulator_registers(rows, columns, consumers) + words
-    return registers.accumulator_budget([held], consumers, ARCH).fits
-
-
-def check_whole(problem: Matmul, tile: tuple[Any, Any, Any]) -> None:
-    """Refuse tiles that do not divide a converted operand: it is not padded."""
-    operand = problem.lhs
-    if not operand.stored:
-        return
-    for side, axis, size in (("rows", problem.m, tile[0]), ("columns", problem.k, tile[2])):
-        if not ir.is_const(ir.simplify(axis.extent % size), 0):
+def _check_packed(
+    problem: Matmul, operand: MatmulOperand, config: MatmulConfig, in_one: tuple[int, int]
+) -> None:
+    """Refuse tiles that begin within an element of the packed tensor."""
+    tile_m, _, tile_k = config.tile or (1, 1, 1)
+    for name, size, packed in (("rows", tile_m, in_one[0]), ("depth", tile_k, in_one[1])):
+        if isinstance(size, int) and size % packed:
             raise cannot_schedule(
                 f"block {problem.name}, tensor {operand.name}",
-                f"{axis.extent} {side}, converted on their way in tiles of {size}",
-                "whole tiles: what is converted is not padded",
-                f"choose another tile, or convert it {FIRST}",
+                f"a tile of {size} {name}, of which {packed} are packed in one element",
+                f"a multiple of {packed}",
+                f"give another tile, or convert it {FIRST}",
             )

@@ -35,7 +35,7 @@ from .rate_constants import Rates
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
-CONVERT_CYCLES = 6.0  # of an element that a thread converts; counted in the assembler's text
+CONVERT_CYCLES = 3.0  # of an element that a thread converts
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
@@ -117,7 +117,8 @@ class _Estimate:
         )
         self.parts = tiles.parts.astype(float)
         self.shared = self.parts > 1
-        self.down = np.ceil(self.m / (self.rows * self.row_blocks))  # clusters
+        down = product.tiles_down(tiles.rows * tiles.rows_of_blocks)
+        self.down = np.asarray(down, dtype=np.float64)  # clusters
         self.across = np.ceil(self.n / (self.columns * self.column_blocks))
         self._count_waves()
         self._weigh_operands()
@@ -134,7 +135,7 @@ class _Estimate:
             self.at_once = np.array([chip.clusters(x) for x in range(MOST_PARTS + 1)])[blocks]
         self.waves = np.ceil(self.count / self.at_once)
         self.active = np.ceil(self.count / self.waves) * blocks
-        steps = np.ceil(np.ceil(self.k / self.depth) / self.parts)
+        steps = np.ceil(self.product.steps_deep(self.depth) / self.parts)
         self.in_all = self.waves * steps  # of a block
         if self.form.streams:
             self.in_all = np.ceil(self.count * steps / self.at_once)
@@ -206,7 +207,8 @@ class _Estimate:
     def _convert(self) -> Floats:
         """Return the cycles in which a consumer converts its rows of a step, before it multiplies.
 
-        Two bytes take six instructions, and a warp issues one instruction in two cycles.
+        Two elements take two instructions on integers, of which an SM issues half as many, and two
+        on halves (CUDA C++ Programming Guide, throughput of native arithmetic instructions).
         """
         of_thread = self.rows_of_one * self.depth / WARP_GROUP_THREADS
         is_converted = bool(self.product.converted_bytes)
@@ -229,7 +231,9 @@ class _Estimate:
 
     def _inside(self) -> tuple[Floats, Floats]:
         """Return the rows and columns of a tile that are inside: no more comes from memory."""
-        return self.m / np.ceil(self.m / self.rows), self.n / np.ceil(self.n / self.columns)
+        return self.m / self.product.tiles_down(self.tiles.rows), self.n / np.ceil(
+            self.n / self.columns
+        )
 
     def _through_l2(self) -> Floats:
         """Return the cycles in which L2 answers a step of all thread blocks."""
@@ -336,9 +340,8 @@ class _Estimate:
             * off_sector
             * np.where(self.form.boxes, rates.tma_store_partial_sector_share, 1)
         )
-        moved = (self.left_size * m + self.size * n) * self.k + product.output_bytes * m * n * (
-            1 + parted
-        )
+        moved = self.left_size * m * product.left_in_memory + self.size * n * self.k
+        moved = moved + product.output_bytes * m * n * (1 + parted)
         moved = moved * product.batch
         in_memory = moved / (rates.memory_bytes * self.chip.memory_rate)
         if self.form.any_rows:  # few blocks do not keep it busy

@@ -17,6 +17,7 @@ from typing import Any
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
+from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED
@@ -26,7 +27,7 @@ from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
 from tvm_hopper.schedule.trial import all_or_nothing
 
-from .narrow_operands import find_narrow
+from .narrow_operands import find_decoder
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"
@@ -60,6 +61,7 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
             or _adds_dimension(sch, p)
             or _parts_operands(sch, p, block)
             or _converts(sch, p, block)
+            or _is_filled_by_copy(sch, p)
         )
     ]:
         for producer in producers:
@@ -75,6 +77,24 @@ def fuse_prologue(sch: s_tir.Schedule, block: Any) -> None:
                     _way_to_memory(sch, producer),
                 )
             inline_block(sch, sch.compute_inline, producer)
+    _turn_decoders(sch, block)
+
+
+def _turn_decoders(sch: s_tir.Schedule, block: Any) -> None:
+    """Let what decoders make have rows along k, however packed tensors lie: no memory has it."""
+    node = sch.get(block)
+    for maker in sch.get_producers(block):
+        made = sch.get(maker).writes[0].source
+        if is_own_kernel(sch, maker) or find_decoder(sch.get(maker)) is None:
+            continue
+        summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+        loads = [x for x in ir.find_all(node.body, ir.TensorLoad) if x.source.same_as(made)]
+        *_, row, last = loads[0].indices
+        if ir.depends_on(row, summed) and not ir.depends_on(last, summed):
+            turned = IndexMap.from_func(
+                lambda *i: [*i[:-2], i[-1], i[-2]], len(made.shape), index_dtype=ir.dtype_of(row)
+            )
+            sch.transform_layout(maker, ("write", 0), turned)
 
 
 def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
@@ -91,10 +111,10 @@ def _converts(sch: s_tir.Schedule, maker: Any, block: Any) -> bool:
         if any(x is None or str(x) != str(y) for x, y in zip(extents, made.shape, strict=True)):
             return False
     if not _inputs(sch, maker):
-        return find_narrow(sch.get(maker)) is not None
+        return find_decoder(sch.get(maker)) is not None
     trial = sch.copy()
     _inline_inputs(trial, maker)
-    if find_narrow(trial.get(maker)) is None:
+    if find_decoder(trial.get(maker)) is None:
         return False
     _inline_inputs(sch, maker)
     return True
@@ -120,6 +140,37 @@ def _adds_dimension(sch: s_tir.Schedule, block: Any) -> bool:
         ir.is_const(x.dom.extent, 1) and not ir.depends_on(list(value.indices), [x.var])
         for x in node.iter_vars
     )
+
+
+def filled_load(value: Any) -> Any:
+    """Return the load of `if_then_else(condition, load, 0)`, None for anything else."""
+    if not isinstance(value, ir.Call) or not str(value.op.name).endswith("if_then_else"):
+        return None
+    _, load, fill = value.args
+    return load if isinstance(load, ir.TensorLoad) and ir.is_zero(fill) else None
+
+
+def _is_filled_by_copy(sch: s_tir.Schedule, maker: Any) -> bool:
+    """Tell a pad of an operand, or a copy that adds variables up: boxes of a tensor are loaded.
+
+    What re-indexes the tensor in front of it is inlined.
+    """
+    node = sch.get(maker)
+    value = node.body.value if isinstance(node.body, ir.BufferStore) else None
+    if _is_output(sch, maker) or len(sch.get_consumers(maker)) > 1:
+        return False
+    if filled_load(value) is None:
+        variables = [x.var for x in node.iter_vars]
+        return isinstance(value, ir.TensorLoad) and any(
+            sum(ir.depends_on(index, [x]) for x in variables) > 1 for index in value.indices
+        )
+    while own := _inputs(sch, maker):
+        bodies = [sch.get(x).body for x in own]
+        if not all(isinstance(getattr(x, "value", None), ir.TensorLoad) for x in bodies):
+            return False
+        for producer in own:
+            inline_block(sch, sch.compute_inline, producer)
+    return True
 
 
 def _parts_operands(sch: s_tir.Schedule, copy: Any, block: Any) -> bool:
@@ -204,10 +255,13 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
     name = str(sch.get(consumer).name_hint)
     trial = sch.copy()
     inline_block(trial, trial.reverse_compute_inline, consumer)
-    after = _bounds(trial, store)
+    loops = [trial.get(x) for x in trial.get_loops(store)]
+    after = [*_bounds(trial, store), *(x.loop_var < x.extent for x in loops)]
+    whole = [_multiplied(x) for x in after]
     analyzer = sym.Analyzer()
     for bound in before:
-        known = any(tvm_ffi.structural_equal(bound, x) for x in after)
+        multiplied = _multiplied(bound)
+        known = any(tvm_ffi.structural_equal(multiplied, x) for x in whole)
         if known:
             continue
         with contextlib.ExitStack() as scopes:
@@ -220,6 +274,15 @@ def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:
                     "the product's own rows and columns, or a tile that divides it",
                     "choose a tile that divides the product, or make the block a separate kernel",
                 )
+
+
+def _multiplied(bound: Any) -> Any:
+    """Return a // b < c as a < c * b: of a symbolic b TVM does not see that they are the same."""
+    while isinstance(bound, tirx.LT) and isinstance(bound.a, tirx.FloorDiv):
+        bound = tirx.LT(bound.a.a, bound.b * bound.a.b)
+    if not isinstance(bound, tirx.LT):
+        return bound
+    return tirx.LT(ir.simplify(bound.a), ir.simplify(bound.b))
 
 
 def _bounds(sch: s_tir.Schedule, block: Any) -> list[Any]:
@@ -273,7 +336,7 @@ def check_one_use(sch: s_tir.Schedule, producer: Any, consumer: Any) -> None:
     loads = ir.find_all(node.body, ir.TensorLoad, lambda x: x.source.same_as(product))
     for load in loads:
         exact = sym.detect_iter_map(list(load.indices), axes, True, IterMapLevel.Bijective)
-        if len(exact.indices) != len(load.indices) or any(map(_wraps, load.indices)):
+        if len(exact.indices) != len(load.indices) or any(map(wraps, load.indices)):
             raise cannot_schedule(
                 f"block {node.name_hint}",
                 f"a read of {product.name}{list(load.indices)}, by which elements of the product "
@@ -319,7 +382,7 @@ def _is_inside(load: Any, axes: dict[Any, Any]) -> bool:
     )
 
 
-def _wraps(index: Any) -> bool:
+def wraps(index: Any) -> bool:
     """Tell an index that begins again in the middle, (i + 8) % 40: TVM inverts it without the +."""
     divided = [x.a for kind in (tirx.FloorMod, tirx.FloorDiv) for x in ir.find_all(index, kind)]
     return any(

@@ -1,11 +1,14 @@
-"""Epilogues that combine several elements of a row: gated activations.
+"""Epilogues that combine several elements of a row: gated activations, rotary embedding.
 
     C[i, j] += A[i, k] * W[j % 16 // 8, j // 16, j % 8, k]
     D[i, j] = silu(C[i, j // 8 * 16 + j % 8]) * C[i, j // 8 * 16 + 8 + j % 8]
 
+    R[i, j] = C[i, j] * cos[i, j] + (-C[i, j + 64] if j % 128 < 64 else C[i, j - 64]) * sin[i, j]
+
 Columns of gate and up are in eights next to each other: a thread holds both, in any tile of whole
-sixteens.  TVM's reverse_compute_inline takes one element for one; here the block moves to the tile,
-and reads the accumulator there.
+sixteens. It holds what rotary embedding combines in any tile of whole heads. TVM's
+reverse_compute_inline takes one element for one; here the block moves to the tile, and reads the
+accumulator there.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from typing import Any
 
 from tvm import s_tir
 
-from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests.targets import chip_of_target
 
@@ -24,6 +26,7 @@ from .config import ARCH, MatmulConfig, find_violations, split_axis
 from .field_values import THREADS, UNTRANSPOSED, WEIGHTS
 from .fuse import followers, fuse_side_inputs, inline_block
 from .model import CONFIGS_SHOWN, RankedTile, rank_both
+from .outputs import Gather, takes_several
 from .product_shape import ProductShape
 from .recognize import Matmul
 
@@ -43,7 +46,7 @@ def plain_config(given: MatmulConfig) -> MatmulConfig:
 
 
 def choose_tile(
-    wanted: ProductShape, config: MatmulConfig, count: int, products: int = 1, columns: int = 0
+    wanted: ProductShape, config: MatmulConfig, whole: int, products: int = 1, columns: int = 0
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 
@@ -53,8 +56,8 @@ def choose_tile(
         The product.
     config : MatmulConfig
         Of `plain_config`; where it has a tile it stays as it is.
-    count : int
-        Columns of the product for each of the output.
+    whole : int
+        What the columns of a tile are a multiple of, for each consumer.
     products : int
         How many accumulators they are summed in.
     columns : int
@@ -66,20 +69,20 @@ def choose_tile(
 
     def fits(found: RankedTile) -> bool:
         one = replace(config, tile=None, consumers=found.consumers)
-        whole = is_whole(found.tile, found.consumers, count) and not found.takes_turns
-        if columns % found.tile[1] or not whole:
+        fits_columns = is_whole(found.tile, found.consumers, whole) and not found.takes_turns
+        if columns % found.tile[1] or not fits_columns:
             return False
         return not find_violations(found.tile, found.stages, one, wanted.dtype, ARCH, products)
 
-    whole = [x for x in ranked if fits(x)]
-    if whole:
-        best, *_ = whole
+    fitting = [x for x in ranked if fits(x)]
+    if fitting:
+        best, *_ = fitting
         pending = config.wgmma_pending
         pending = best.pending or None if pending is None else pending
         config = replace(config, tile=best.tile, consumers=best.consumers, wgmma_pending=pending)
     shown = (
         replace(x, tile=(x.tile[0], x.tile[1] // products, x.tile[2]))
-        for x in whole[:CONFIGS_SHOWN]
+        for x in fitting[:CONFIGS_SHOWN]
     )
     return config, [str(x) for x in shown]
 
@@ -97,7 +100,7 @@ def excluded(given: MatmulConfig) -> str:
 
 
 def for_gather(
-    problem: Matmul, kernel: ClassKernel, count: int, out_dtype: str
+    problem: Matmul, kernel: ClassKernel, gathered: Gather, out_dtype: str
 ) -> tuple[ClassKernel, list[str]]:
     """Leave a kernel what goes with such an epilogue, and choose a tile of whole groups.
 
@@ -111,16 +114,16 @@ def for_gather(
     if name := excluded(kernel.config):
         raise cannot_schedule(
             f"block {problem.name}",
-            f"{name}, and {count} elements of a row after it for each of the output",
+            f"{name}, and several elements of a row after it for each of the output",
             "rows of the product in the rows of a tile that one thread block sums and stores",
             "leave it out, or make the block after it a separate kernel",
         )
     wanted = product_of(problem, kernel, (out_dtype,))
-    config, lines = choose_tile(wanted, plain_config(kernel.config), count)
+    config, lines = choose_tile(wanted, plain_config(kernel.config), gathered.columns)
     return replace(kernel, config=config), lines
 
 
-def check_gather(problem: Matmul, tile_n: int, groups: int, count: int) -> None:
+def check_gather(problem: Matmul, tile_n: int, groups: int, columns: int) -> None:
     """Refuse a tile that cuts through a group of columns.
 
     Raises
@@ -128,24 +131,33 @@ def check_gather(problem: Matmul, tile_n: int, groups: int, count: int) -> None:
     ScheduleError
         Columns of a consumer are no multiple of those of a group.
     """
-    if tile_n % (groups * COLUMNS * count):
+    if tile_n % (groups * columns):
         raise cannot_schedule(
             f"block {problem.name}",
             f"a tile of {tile_n} columns"
             + (f" for {groups} consumers" if groups > 1 else "")
-            + f", of which each output takes {count}, {COLUMNS} columns apart",
-            f"multiples of {COLUMNS * count} columns",
+            + f", and outputs of several of {columns} columns",
+            f"multiples of {columns} columns" + (" for each" if groups > 1 else ""),
             "choose another tile",
         )
 
 
-def is_whole(tile: tuple[int, int, int], consumers: int, count: int) -> bool:
+def is_whole(tile: tuple[int, int, int], consumers: int, columns: int) -> bool:
     """Tell whether each consumer of a tile has whole groups of columns."""
     groups = consumers if split_axis(tile[0], tile[1], consumers) == "n" else 1
-    return tile[1] % (groups * COLUMNS * count) == 0
+    return tile[1] % (groups * columns) == 0
 
 
-def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
+def is_gather(sch: s_tir.Schedule, store: Any) -> bool:
+    """Tell whether what reads a stored product takes several elements of it, past the crop."""
+    while readers := followers(sch, store):
+        if takes_several(sch, store, readers[0]):
+            return True
+        store = readers[0]
+    return False
+
+
+def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, gathered: Gather) -> Any:
     """Move the block after the product to its tile, in place of what stores the accumulator.
 
     Parameters
@@ -156,8 +168,8 @@ def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
         What `cache_write` of the accumulator returned, already at its loop.
     part : LoopRV
         That loop.
-    count : int
-        Elements of the product for each of the output.
+    gathered : Gather
+        What the block takes.
 
     Returns
     -------
@@ -170,13 +182,24 @@ def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, count: int) -> Any:
         inline_block(sch, sch.compute_inline, reader)
         reader = following
     fuse_side_inputs(sch, reader, store)
-    product = sch.get(store).writes[0].source
-    index = next(i for i, x in enumerate(sch.get(reader).reads) if x.source.same_as(product))
-    # The hull of whole groups, which TVM finds no way to from the indices themselves.
-    sch.annotate_buffer_access(
-        reader, index, "read", lambda i, j: ((i, i + 1), (j * count, j * count + count))
-    )
+    start, count = gathered.start(sch.get(reader).writes[0].source), gathered.count
+
+    def note_region(buffer: Any) -> None:
+        """Say which columns a block reads: of a whole tile these are all of the tile's."""
+        reads = sch.get(reader).reads
+        index = next(i for i, x in enumerate(reads) if x.source.same_as(buffer))
+
+        def region(*at: Any) -> list[Any]:
+            first = (at[-1] + start) * count
+            return [*((x, x + 1) for x in at[:-1]), (first, first + count)]
+
+        sch.annotate_buffer_access(reader, index, "read", region)
+
+    note_region(sch.get(store).writes[0].source)  # TVM finds no way to it from the indices
     sch.reverse_compute_at(reader, part, preserve_unit_loops=True)
     sch.unannotate(reader, READ_REGION)
+    summed = sch.get(store).reads[0].source
     inline_block(sch, sch.compute_inline, store)
+    # TVM would size the tile by all indices, also where a condition keeps them from being read.
+    note_region(summed)
     return reader

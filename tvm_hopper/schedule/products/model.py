@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import registers
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, OUTPUT_DTYPES, dtype_bytes
+from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.facts.swizzle import CHUNK_BYTES
 from tvm_hopper.requests.keys import BY_DEVICE, MOST_PARTS
 from tvm_hopper.requests.targets import chip_of_target
@@ -30,7 +32,7 @@ from .boxes import (
     terms_by_output,
 )
 from .candidates import Candidates, candidates
-from .config import PINGPONG, MatmulConfig
+from .config import ARCH, PINGPONG, MatmulConfig, split_axis
 from .dot_choice import choose_dots, estimate_dots
 from .estimate import KernelForm, estimate
 from .field_values import TILES, TRANSPOSED, UNTRANSPOSED, SplitK
@@ -61,6 +63,7 @@ MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024
 MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
 CONFIGS_SHOWN = 5  # the best, by `explain`
+MOST_FOR_CONVERTED = 200  # of which those are taken that suit a converted operand
 # Consumers take turns by default where each of several tiles is a short time of 8-bit products next
 # to its store: of four problems of 768 to 1536 terms in float8 they were 5 to 8% faster. Products
 # of 16 bits gain nothing by it (benchmarks/results/turns_2026-11-23_0230.md), nor do longer sums,
@@ -274,7 +277,7 @@ def _steps_of_block(
     wanted: ProductShape, tiles: Candidates, given: MatmulConfig, chip: Chip
 ) -> Any:
     """Return how many steps a thread block has in all of its tiles."""
-    steps = -(-wanted.k // (tiles.depth * tiles.parts))
+    steps = -(-wanted.steps_deep(tiles.depth) // tiles.parts)
     clusters = chip.num_sms // (tiles.rows_of_blocks * tiles.columns_of_blocks)
     alone = (tiles.parts > 1) | (given.persistent == 0)
     return steps * np.where(alone, 1, -(-_num_clusters(wanted, tiles) // clusters))
@@ -283,7 +286,7 @@ def _steps_of_block(
 def _num_clusters(wanted: ProductShape, tiles: Candidates) -> Any:
     """Return how many clusters of output tiles there are."""
     rows, columns = tiles.rows * tiles.rows_of_blocks, tiles.columns * tiles.columns_of_blocks
-    return wanted.batch * -(-wanted.m // rows) * -(-wanted.n // columns)
+    return wanted.batch * wanted.tiles_down(rows) * -(-wanted.n // columns)
 
 
 def rank_both(
@@ -298,7 +301,34 @@ def rank_both(
     Outputs of many rows gain nothing by the other way, and lose wide stores. Unless clusters are
     requested, split-K by workspace is tried, too.
     """
-    return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
+    if not wanted.converted_bytes:
+        return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
+    ranked = _rank_both(wanted, given, chip, MOST_FOR_CONVERTED, sizes)
+    ranked = tuple(x for x in ranked if _has_room(given, x))
+    whole = tuple(x for x in ranked if _is_whole(wanted, x))  # else each element meets a condition
+    return (whole or ranked)[:count]
+
+
+def _is_whole(wanted: ProductShape, best: RankedTile) -> bool:
+    """Tell whether tiles divide an operand that is converted."""
+    rows, _, depth = best.tile
+    shape = wanted.transposed if best.transposed else wanted
+    return not shape.m % rows and not shape.k % (depth * best.parts)
+
+
+def _has_room(given: MatmulConfig, best: RankedTile) -> bool:
+    """Tell whether registers hold the rows of a converted operand.
+
+    By default consumers share a tile: each converts a part of it.
+    """
+    rows, columns, depth = best.tile
+    if best.takes_turns and not given.takes_turns:
+        return False
+    by_rows = split_axis(rows, columns, best.consumers) == "m"
+    own = rows // best.consumers if by_rows else rows
+    words = own * depth // (2 * WARP_GROUP_THREADS)
+    held = registers.accumulator_registers(rows, columns, best.consumers) + words
+    return registers.accumulator_budget([held], best.consumers, ARCH).fits
 
 
 @functools.lru_cache(maxsize=64)  # a schedule is tried on a copy first, and `explain` lists them
@@ -361,6 +391,8 @@ def listed(wanted: ProductShape, given: MatmulConfig, chip: Chip) -> list[str]:
     """List the best configurations for people, and what a request or a promise would change."""
     best = rank_both(wanted, given, chip, CONFIGS_SHOWN)
     lines = [*map(str, best)]
+    if not best:
+        return []  # nothing takes it: what refuses it says so
     more, *_ = rank_both(wanted, given, chip, 1, NONPORTABLE_CLUSTER_SIZES)
     if more.microseconds < (1 - MIN_GAIN_TO_REPORT) * best[0].microseconds:
         lines.append(f"on request, where the chip holds clusters of {more.parts} blocks: {more}")
@@ -402,7 +434,7 @@ def _too_large(wanted: ProductShape, tiles: Candidates) -> Any:
         for sizes, extent, step in (
             (tiles.rows, wanted.m, 64),
             (tiles.columns, wanted.n, 16),
-            (tiles.depth, wanted.k, int(tiles.depth.min())),
+            (tiles.depth, wanted.channels or wanted.k, int(tiles.depth.min())),
         )
     ]
     return np.any([sizes > most for sizes, most in largest], axis=0)

@@ -1,35 +1,128 @@
-"""Recognise blocks that convert an operand from a narrower type.
+"""Recognise decoders: blocks that compute an operand from a tensor of fewer bytes.
 
-F[j, k] = float16(W[j, k]) * S[j]                     W of 8 bits
+F[j, k] = float16(W[j, k]) * S[j]                               W of 8 bits
+F[j, k] = (float16(W[j, k // 8] >> k % 8 * 4 & 15) - 7) * S[j, k // 32]
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from tvm import tirx
+
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import BYTE_DTYPES, FP8_DTYPES, HALF_DTYPES
+from tvm_hopper.facts.dtypes import DTYPES, FP8_DTYPES, HALF_DTYPES
+from tvm_hopper.facts.programming_model import WORD_BYTES
 
 
-def find_narrow(node: Any) -> Any:
-    """Return the load of the narrower tensor that a block converts; None if it converts none.
+@dataclass(frozen=True)
+class Decoder:
+    """What a block computes an operand from.
 
-    Its element is that of the operand; what else the block reads has one element a row.
+    Attributes
+    ----------
+    load
+        The load of the packed tensor: each element of it makes one or several neighbours of the
+        operand, and no other load is of as many bytes.
+    num_bytes
+        In memory for each element of the operand, of the packed tensor.
+    """
+
+    load: Any
+    num_bytes: float
+
+    def in_one(self, axis: Any) -> int:
+        """Return how many neighbours along an axis one element of the packed tensor makes."""
+        index = next(x for x in self.load.indices if ir.depends_on(x, [axis]))
+        return int(index.b) if isinstance(index, tirx.FloorDiv) else 1
+
+    @property
+    def packed(self) -> Any:
+        """The tensor that most of the operand is made from."""
+        return self.load.source
+
+
+def find_decoder(node: Any) -> Decoder | None:
+    """Return what a block computes an operand from; None if it is no decoder.
+
+    The packed tensor is read at `v` or `v // p` for each axis v of the operand. The other loads
+    are of values of rows, columns or groups, or of tables.
     """
     store = node.body
     if node.init is not None or not isinstance(store, ir.BufferStore):
         return None
-    if ir.dtype_of(store.buffer) not in HALF_DTYPES or len(store.indices) < 2:
+    dtype = ir.dtype_of(store.buffer)
+    if dtype not in HALF_DTYPES or len(store.indices) < 2:
         return None
     own = [x.var for x in node.iter_vars]
     if not all(any(x.same_as(v) for v in own) for x in store.indices):
         return None
-    inner = store.indices[-1]
-    loads = ir.find_all(store.value, ir.TensorLoad)
-    moving = [x for x in loads if ir.depends_on(list(x.indices), [inner])]
-    sources = ir.once([x.source for x in moving])
-    if len(sources) != 1 or ir.find_all([list(x.indices) for x in loads], ir.TensorLoad):
+    axes = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
+    found: dict[tuple[str, ...], Decoder] = {}
+    for load in ir.find_all(store.value, ir.TensorLoad):
+        shared = _elements_of(load, axes)
+        if shared is not None:
+            key = (str(load.source), *map(str, load.indices))
+            found[key] = Decoder(load, DTYPES[ir.dtype_of(load)].num_bytes / shared)
+    most = max((x.num_bytes for x in found.values()), default=0)
+    widest = [x for x in found.values() if x.num_bytes == most]
+    is_narrow = len(widest) == 1 and most < DTYPES[dtype].num_bytes
+    return widest[0] if is_narrow else None
+
+
+def _elements_of(load: Any, axes: list[Any]) -> int | None:
+    """Return how many of the operand's elements one of a tensor makes; None if it packs none."""
+    dtype = ir.dtype_of(load)
+    is_stored = dtype in FP8_DTYPES or (dtype in DTYPES and "int" in dtype)
+    if not is_stored or ir.find_all(list(load.indices), ir.TensorLoad):
         return None
-    is_narrow = ir.dtype_of(sources[0]) in (*BYTE_DTYPES, *FP8_DTYPES)
-    whole = [list(map(str, x.indices)) == list(map(str, store.indices)) for x in moving]
-    return moving[0] if is_narrow and all(whole) else None
+    count, used = 1, 0
+    for index in load.indices:
+        moving = [v for v in axes if ir.depends_on(index, [v])]
+        if not moving:
+            continue
+        plain, many = index, 1
+        if isinstance(index, tirx.FloorDiv) and ir.static_int(index.b) is not None:
+            plain, many = index.a, int(index.b)
+        if len(moving) > 1 or not plain.same_as(moving[0]):
+            return None
+        used, count = used + 1, count * many
+    every = all(ir.depends_on(list(load.indices), [v]) for v in axes)
+    return count if every and used == len(axes) else None
+
+
+def values_by_step(node: Any, depth: int) -> list[Any]:
+    """Return the tensors of values that change from step to step, and that copies can bring.
+
+    A copy brings at least 4 bytes of neighbours: several groups of a row, or values of rows.
+
+    Parameters
+    ----------
+    node
+        A decoder's block; its operand has rows along k.
+    depth
+        Of a step.
+    """
+    decoder, store = find_decoder(node), node.body
+    found: list[Any] = [] if decoder is None else [decoder.packed]
+    for load in ir.find_all(store.value, ir.TensorLoad):
+        tensor, last = load.source, load.indices[-1]
+        known = any(tensor.same_as(x) for x in found)
+        if known or not ir.depends_on(list(load.indices), [store.indices[-1]]):
+            continue
+        size = DTYPES[ir.dtype_of(load)].num_bytes if ir.dtype_of(load) in DTYPES else 0
+        row = ir.static_int(tensor.shape[-1]) or 1
+        groups = _groups(last, store.indices[-1], depth)
+        is_word = all(x * size % WORD_BYTES == 0 for x in (row, groups))
+        if is_word and not len(tensor.ty.strides):
+            found.append(tensor)
+    return found[1:]
+
+
+def _groups(index: Any, axis: Any, depth: int) -> int:
+    """Return how many values of a row a step has; a whole word where they are neighbours."""
+    if not ir.depends_on(index, [axis]):
+        return WORD_BYTES
+    many = int(index.b) if isinstance(index, tirx.FloorDiv) and ir.static_int(index.b) else 1
+    return depth // many if depth % many == 0 else 1

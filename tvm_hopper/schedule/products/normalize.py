@@ -41,6 +41,7 @@ from tvm_hopper.schedule.trial import as_one_step
 from .axes import sort_axes
 from .fuse import fuse_prologue
 from .recognize import check_plain_loops, product_loads
+from .replace_load import replace_load
 from .views import find_access
 
 
@@ -84,7 +85,7 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
     ScheduleError
         `mod` is no module, or there is no block of that name.
     """
-    _check_arguments(mod, block)
+    check_rewrite("normalize", mod, block)
     if isinstance(mod, tirx.PrimFunc):
         return _normalize_function(mod, block)
     changed = {
@@ -95,14 +96,15 @@ def normalize(mod: tvm.IRModule | tirx.PrimFunc, block: str | None = None) -> An
     }
     if not changed:
         return mod
-    result = _with_functions(mod, changed)
+    result = with_functions(mod, changed)
     origins.note(result, mod)
     return result
 
 
-def _check_arguments(mod: Any, block: Any) -> None:
+def check_rewrite(where: str, mod: Any, block: Any) -> None:
+    """Refuse what is no module of plain loops, and the name of a block that it has not."""
     if not isinstance(mod, (tvm.IRModule, tirx.PrimFunc)):
-        raise cannot_schedule("normalize", f"{type(mod).__name__}", "an IRModule or a PrimFunc")
+        raise cannot_schedule(where, f"{type(mod).__name__}", "an IRModule or a PrimFunc")
     if block is None:
         return
     roots = [mod] if isinstance(mod, tirx.PrimFunc) else list(mod.functions.values())
@@ -110,7 +112,7 @@ def _check_arguments(mod: Any, block: Any) -> None:
     names = [x.name_hint for body in bodies for x in ir.find_all(body, ir.SBlock)]
     names = [name for name in names if name != "root"]
     if block not in names:
-        raise cannot_schedule("normalize", f"block={block!r}", f"one of {names}, or None")
+        raise cannot_schedule(where, f"block={block!r}", f"one of {names}, or None")
 
 
 def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
@@ -127,12 +129,13 @@ def normalized(sch: s_tir.Schedule, block: Any) -> s_tir.Schedule | None:
     new = _normalize_function(func, name)
     if new.same_as(func):
         return None
-    fresh = s_tir.Schedule(_with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
+    fresh = s_tir.Schedule(with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
     fresh.work_on(target)
     return fresh
 
 
-def _with_functions(mod: tvm.IRModule, changed: dict[Any, tirx.PrimFunc]) -> tvm.IRModule:
+def with_functions(mod: tvm.IRModule, changed: dict[Any, tirx.PrimFunc]) -> tvm.IRModule:
+    """Copy a module with some functions replaced."""
     result = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     for gv, func in changed.items():
         result.update_func(gv, func)
@@ -165,7 +168,7 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             fuse_prologue(sch, name)
     except HopperError:
         return func
-    inlined = _part_operands(sch.mod["main"], name)
+    inlined = _part_operands(_without_unit_windows(sch.mod["main"], name), name)
     func = func if inlined.same_as(sch.mod["main"]) else inlined
     root = inlined.body
     forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
@@ -207,7 +210,7 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         )
         read = tirx.BufferLoad(copy, list(second.indices))
         new = ir.BufferStore(
-            node.body.buffer, _replace_load(node.body.value, second, read), node.body.indices
+            node.body.buffer, replace_load(node.body.value, second, read), node.body.indices
         )
         init = [] if node.init is None else [node.init.value]
         reads = ir.read_regions([new.value, *init], without=new.buffer if init else None)
@@ -220,6 +223,33 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
         )
         return func.with_body(ir.SBlockRealize(root.iter_values, root.predicate, new_root))
     return func
+
+
+def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Leave variables of extent one out of sums in an operand's index: X[y + r] is X[y]."""
+    named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
+    node = named[0]
+    if not isinstance(node.body, ir.BufferStore):
+        return func
+    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+    others = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
+    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    value = node.body.value
+    for load in ir.find_all(value, ir.TensorLoad):
+        sums = [ir.depends_on(x, units) and ir.depends_on(x, others) for x in load.indices]
+        if any(sums):
+            indices = [
+                ir.simplify(ir.substitute(x, zeros)) if is_sum else x
+                for x, is_sum in zip(load.indices, sums, strict=True)
+            ]
+            value = replace_load(value, load, tirx.BufferLoad(load.source, indices))
+    if value.same_as(node.body.value):
+        return func
+    body = ir.BufferStore(node.body.buffer, value, node.body.indices)
+    init = [] if node.init is None else [node.init.value]
+    reads = ir.read_regions([value, *init], without=body.buffer if init else None)
+    new = ir.with_block(node, body=body, reads=reads)
+    return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: new}))
 
 
 def _nests(root: Any) -> list[Any]:
@@ -329,7 +359,7 @@ def _rewrite(form: NormalForm, buffers: list[Any], names: ir.Names) -> ir.Stmt:
         first.append(stmt)
         indices = [made[axis].var, *_moving_variables(node, load)]
         body = ir.BufferStore(
-            total, _replace_load(body.value, load, tirx.BufferLoad(row, indices)), variables
+            total, replace_load(body.value, load, tirx.BufferLoad(row, indices)), variables
         )
     start = tirx.const(0, ir.dtype_of(output)) if form.keeps_old_value else node.init.value
     init = ir.BufferStore(total, start, variables)
@@ -375,16 +405,6 @@ def _with_sum(store: Any, total: Any, variables: list[Any]) -> Any:
             )
         ],
     )
-
-
-def _replace_load(value: Any, old: Any, new: Any) -> Any:
-    def visit(load: Any, mutator: Any) -> Any:
-        same = load.source.same_as(old.source) and tvm_ffi.structural_equal(
-            load.indices, old.indices
-        )
-        return new if same else mutator.default_mutate(load)
-
-    return ir.mutate(value, [(ir.TensorLoad, visit)])
 
 
 def _moving_variables(node: Any, load: Any) -> list[Any]:

@@ -95,12 +95,15 @@ def in_parts(
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
     if not may_share_sums(given) or product.is_symbolic:
         return tiles
-    count = product.batch * -(-product.m // tiles.rows) * -(-product.n // tiles.columns)
-    steps = -(-product.k // tiles.depth)
-    few = np.flatnonzero(count <= MOST_WAVES * chip.num_sms)
+    count = product.batch * product.tiles_down(tiles.rows) * -(-product.n // tiles.columns)
+    steps = product.steps_deep(tiles.depth)
+    whole = not product.channels or product.channels % tiles.depth == 0  # else k is not one axis
+    few = np.flatnonzero((count <= MOST_WAVES * chip.num_sms) & whole)
     places, parts = [np.arange(len(tiles))], [tiles.parts]
     for size in sizes:
         able = few[steps[few] >= FEWEST_STEPS * size]
+        if product.channels:  # whole windows are not padded
+            able = able[steps[able] % size == 0]
         if given.split_mode in ANYWHERE:  # any number may; more than SMs take turns
             able = able[count[able] * size <= chip.num_sms]
         places.append(able)
@@ -140,7 +143,7 @@ def in_clusters(
             continue
         whole = tiles.parts == 1
         if is_pair and given.split_mode in (WORKSPACE, CALLER):  # else the parts are the cluster
-            count = -(-product.m // (tiles.rows * rows))
+            count = product.tiles_down(tiles.rows * rows)
             count *= product.batch * -(-product.n // (tiles.columns * columns))
             filled = count * tiles.parts * rows * columns <= chip.num_sms
             in_both = (tiles.parts % 2 == 0) | (tiles.parts % 3 == 0)

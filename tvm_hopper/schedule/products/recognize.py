@@ -4,8 +4,7 @@
   ->
     Matmul(m=Axis(...), n=Axis(...), k=Axis(...), lhs=MatmulOperand("A", major "k"), rhs=...)
 
-Loops may come in any order, operands in either order and layout, dimensions of extent one anywhere
-in front.  Nothing is scheduled here.
+Loops, operands and layouts come in any order, dimensions of extent one in front.
 """
 
 from __future__ import annotations
@@ -65,7 +64,8 @@ class MatmulOperand:
     dtype: str
     major: str  # "k" or "mn": which dimension is contiguous in memory
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
-    stored: str = ""  # type in memory, where it is converted on its way (converted.py)
+    stored_bytes: float = 0  # of an element, where it is converted on its way (converted.py)
+    in_one: tuple[int, int] = (1, 1)  # its rows and neighbours along k in one stored element
 
     @property
     def name(self) -> str:
@@ -90,6 +90,7 @@ class Matmul:
     acc_dtype: str
     node: Any  # the block
     starts_from_zero: bool = True
+    ragged: tuple[bool, bool] = (False, False)  # rows and columns that were padded
 
     @property
     def batch(self) -> Any:
@@ -116,6 +117,7 @@ class Matmul:
             lhs=self.rhs,
             rhs=self.lhs,
             output_kept=self.output_kept[::-1],
+            ragged=self.ragged[::-1],
         )
 
 
@@ -149,10 +151,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
     contraction = require_contraction(where, node)
 
     m, n, k, lead, deep = _find_axes(where, node, loops, bindings, contraction)
-    by_axis = {}
-    for load in contraction.products[0].loads:
-        operand, side = _operand(where, load, m, n, k, (*lead, *deep))
-        by_axis[side] = operand
+    loads = contraction.products[0].loads
+    sides = [_operand(where, load, m, n, k, (*lead, *deep)) for load in loads]
+    by_axis = {side: operand for operand, side in sides}
     if set(by_axis) != {"m", "n"}:
         need = "one operand indexed by m and k, the other by n and k"
         raise cannot_schedule(where, "both operands indexed alike", need)
@@ -164,10 +165,9 @@ def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) ->
         found = f"{lhs.name} {lhs.dtype}, {rhs.name} {rhs.dtype}"
         need = "operands of one type, two of float8, or two of 8-bit integers"
         raise cannot_schedule(where, found, need, CAST)
-    rank = len(store.indices)
-    kept = (rank - 2, rank - 1)
-    zero = ir.is_zero(contraction.initial)
+    kept = (len(store.indices) - 2, len(store.indices) - 1)
     output, dtype = contraction.accumulator, contraction.accumulator_dtype
+    zero = ir.is_zero(contraction.initial)
     return Matmul(name, m, n, k, lead, deep, lhs, rhs, output, kept, dtype, node, zero)
 
 

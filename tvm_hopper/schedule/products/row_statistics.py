@@ -24,6 +24,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.errors import cannot_schedule
 
 from . import fuse
@@ -102,7 +103,7 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
             found = f"store={config.store!r}, and a tensor of the output's shape that is read"
             raise cannot_schedule(where, found, "threads that load it", 'request store="threads"')
         config = replace(config, store=THREADS)
-    config, lines = choose_tile(wanted, config, 1, columns=problem.n.extent)
+    config, lines = choose_tile(wanted, config, COLUMNS, columns=problem.n.extent)
     if config.tile is None:
         found = f"{problem.n.extent} columns"
         raise cannot_schedule(where, found, "a number that a tile divides: a multiple of 8")
@@ -115,7 +116,7 @@ def apply_with_rows(sch: s_tir.Schedule, blocks: list[Any], kernel: ClassKernel,
         RowReduction(x, sch.cache_read(x, _place(sch, x), "global", consumer_blocks=[x]))
         for x in reductions
     ]
-    plan = TilePlan(config, axis, 1, kernel.config.operand_slots, "\n".join(lines), [])
+    plan = TilePlan(config, axis, None, kernel.config.operand_slots, "\n".join(lines), [])
     product = apply_tiles(sch, block, problem, plan, len(epilogue.outputs), rows)
     for reduction in reductions:
         row, _ = sch.get_loops(reduction)

@@ -22,6 +22,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_hopper.analysis.column_reads import COLUMNS
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import origins, steps
@@ -202,18 +203,18 @@ def _plan(
         tile_m, tile_n, tile_k = config.tile
         config = replace(config, tile=(tile_m, tile_n * count, tile_k))
 
-    config, lines = choose_tile(product_of(joint, kernel, outputs), config, count, count)
+    config, lines = choose_tile(product_of(joint, kernel, outputs), config, count * COLUMNS, count)
     asked = replace(kernel, config=config)
     config, axis = fit(sch, joint, asked, EpilogueTypes(outputs, ()), count)
     tile_m, all_columns, tile_k = config.tile or (0, 0, 0)
     tile = (tile_m, all_columns // count, tile_k)
-    if not is_whole((tile_m, all_columns, tile_k), config.sharers, count):
+    if not is_whole((tile_m, all_columns, tile_k), config.sharers, count * COLUMNS):
         found = f"a tile of {tile[1]} columns for {config.sharers} consumers"
         raise cannot_schedule(where, found, "a multiple of 8 columns for each consumer")
     if broken := find_swizzle_violations(first, tile, axis, config):
         found, _, need = broken[0].removeprefix("found ").partition("; need ")
         raise cannot_schedule(where, found, need)
-    return TilePlan(replace(config, tile=tile), axis, 1, None, "\n".join(lines), [])
+    return TilePlan(replace(config, tile=tile), axis, None, None, "\n".join(lines), [])
 
 
 def _merge(sch: s_tir.Schedule, each: list[TileLoops], block: Any) -> TileLoops:

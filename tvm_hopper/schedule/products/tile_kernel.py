@@ -26,11 +26,11 @@ from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
 from .config import MatmulConfig, Roles
-from .converted import check_whole, find_converted
-from .gather import fuse_gather
-from .narrow_operands import find_narrow
+from .converted import find_converted
+from .gather import fuse_gather, is_gather
+from .narrow_operands import find_decoder, values_by_step
 from .operands import widest_swizzle
-from .outputs import keep_in_registers, separate_outputs, starts_early
+from .outputs import Gather, keep_in_registers, separate_outputs, starts_early
 from .promote import begin_sums, promote_sums
 from .recognize import Matmul, MatmulOperand, read_index
 from .staging import stage_output
@@ -44,7 +44,7 @@ class TilePlan:
 
     config: MatmulConfig
     axis: str  # along which consumers share a tile: "m" or "n"
-    gathered: int  # elements of the product for each of the output
+    gathered: Gather | None  # what takes several elements of the product for each of the output
     asked_slots: int | None  # operands of the epilogue that were asked to be loaded ahead
     choices: str  # what `explain` says of the choice
     noted: list[int]  # what `keys.CHOSEN_FOR` says
@@ -79,8 +79,8 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
-    check_whole(oriented(problem, config), (tile_m * rows_of_blocks, tile_n, in_output[2]))
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
+    inline_decoders(sch, block)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
@@ -194,8 +194,13 @@ def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePla
     else:
         part, n_tile = sch.split(n_tile, [config.sharers, None])
     steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
-    sch.reorder(*lead, m_outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
-    rows = sch.fuse(*lead, m_outer) if lead else m_outer
+    outer = [*lead, m_outer]
+    if (len(lead) > 1 or parts > 1) and not isinstance(problem.m.extent, int):
+        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, and
+        # not which rows a block of a cluster has at x % tiles.
+        outer = [m_outer, *lead]
+    sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
+    rows = sch.fuse(*outer) if lead else m_outer
     return TileLoops(rows, n_outer, tuple(blocks), part, k_parts, k_outer)
 
 
@@ -227,23 +232,41 @@ def copy_operands(
             copy_operand(sch, block, problem, operand, place, config, position=position)
 
 
+def inline_decoders(sch: s_tir.Schedule, block: Any) -> None:
+    """Let the pad of an operand be its decoder, with zeros beyond the operand's end."""
+    for pad in sch.get_producers(block):
+        for maker in sch.get_producers(pad):
+            if find_decoder(sch.get(maker)) is not None:
+                sch.compute_inline(maker)
+
+
 def convert_operand(
     sch: s_tir.Schedule, block: Any, operand: MatmulOperand, place: Any, config: MatmulConfig
 ) -> None:
     """Bring tiles of an operand to shared memory in their narrow type; threads convert them."""
     (maker,) = (x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer))
-    narrow = find_narrow(sch.get(maker)).source
+    decoder = find_decoder(sch.get(maker))
+    assert decoder is not None
+    _, _, tile_k = config.tile or (0, 0, 0)
+    moving = [i for i, x in enumerate(decoder.load.indices) if not ir.is_const(x, 0)]
     sch.set_scope(maker, 0, "local")
     sch.compute_at(maker, place)
     reads = [x.source for x in sch.get(maker).reads]
-    copy = sch.cache_read(maker, next(i for i, x in enumerate(reads) if x.same_as(narrow)), SHARED)
+    packed = next(i for i, x in enumerate(reads) if x.same_as(decoder.packed))
+    copy = sch.cache_read(maker, packed, SHARED)
     sch.compute_at(copy, place, index=0)
     row = (ir.static_int(sch.get(sch.get_loops(copy)[-1]).extent) or 0) * dtype_bytes(
-        ir.dtype_of(narrow)
+        ir.dtype_of(decoder.packed)
     )
     steps.async_copy(sch, copy, "tma", widest_swizzle(row))
-    for one in (copy, maker):
-        drop_unit_dims(sch, one, operand.kept)
+    drop_unit_dims(sch, copy, tuple(moving[-2:]))
+    for number, values in enumerate(values_by_step(sch.get(maker), tile_k)):
+        reads = [x.source for x in sch.get(maker).reads]
+        index = next(i for i, x in enumerate(reads) if x.same_as(values))
+        copy = sch.cache_read(maker, index, SHARED)
+        sch.compute_at(copy, place, index=1 + number)
+        steps.async_copy(sch, copy)
+    drop_unit_dims(sch, maker, operand.kept)
 
 
 def copy_operand(
@@ -266,7 +289,8 @@ def copy_operand(
     sch.compute_at(copy, place, index=position)
     # Rows along k end in zeros; of many tiles few cross an edge, unless there may be any rows.
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
-    spare = operand.major == "k" and not (is_static and config.persistent)
+    rows = problem.ragged[operand is problem.rhs]
+    spare = rows and operand.major == "k" and not (is_static and config.persistent)
     steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
     drop_unit_dims(sch, copy, operand.kept)
 
@@ -277,7 +301,7 @@ def _store(
     """Compute the epilogue in the blocks that store, and say how tiles leave."""
     config, operands = tiles.config, 0
     for number, store in enumerate(stores):
-        if tiles.gathered > 1:
+        if tiles.gathered is not None and is_gather(sch, store):
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)

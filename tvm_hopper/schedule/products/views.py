@@ -24,7 +24,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import strides_bytes
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
-from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.facts.dtypes import DTYPES, dtype_bytes
 
 from .axes import contiguous_axis, merge_axes, tile_axes, walks_through
 from .recognize import check_plain_loops, loops_around, product_loads
@@ -93,11 +93,15 @@ def make_views(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any] | None = 
 
 
 def _check_declaration(where: str, buffer: Any) -> None:
-    """Refuse strides that no call can bind, by TVM's own rules."""
+    """Refuse elements of no whole bytes, and strides that no call can bind, by TVM's own rules."""
+    tensor = f"{where}, tensor {buffer.name}"
+    if ir.dtype_of(buffer) not in DTYPES:
+        found = f"elements of type {ir.dtype_of(buffer)}"
+        fix = "store several in an integer, and take them apart in a block before the product"
+        raise cannot_schedule(tensor, found, f"one of {', '.join(DTYPES)}", fix)
     strides, shape = list(buffer.ty.strides or ()), list(buffer.shape)
     if not strides:
         return
-    tensor = f"{where}, tensor {buffer.name}"
     if len(strides) != len(shape):
         found = f"{len(strides)} strides for {len(shape)} dimensions"
         raise cannot_schedule(tensor, found, "one stride a dimension, or none")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math as _python_math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,38 @@ def _widened(source: str, dtype: str) -> Function:
     """Return the function of a word of two bytes that gives a word of two floats."""
 
     def widen(word: Any) -> Any:
-        pair = np.stack([word & 0xFF, word >> 8 & 0xFF]).astype(np.uint8).view(source)
+        pair = np.stack([word & 0xFF, word >> 8 & 0xFF]).astype(np.uint8).view(numpy_dtype(source))
         low, high = pair.astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
         return low | high << np.uint32(16)
 
     return widen
+
+
+def _halves(word: Any, dtype: str) -> Any:
+    """Return the two halves of words, the lower one first."""
+    pair = np.stack([word & 0xFFFF, word >> 16]).astype(np.uint16)
+    return pair.view(numpy_dtype(dtype)).astype(np.float32)
+
+
+def _joined(pair: Any, dtype: str) -> Any:
+    """Return two numbers as the halves of a word, each rounded once."""
+    low, high = np.asarray(pair).astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
+    return low | high << np.uint32(16)
+
+
+def _of_halves(function: Function, dtype: str) -> Function:
+    """Return a function of words, which computes both halves in float32: exact, then rounded."""
+    return lambda x, y: _joined(function(_halves(x, dtype), _halves(y, dtype)), dtype)
+
+
+def _without_zero(low: Any, high: Any, zero: Any, dtype: str) -> Any:
+    """Return two integers as halves, minus a third one."""
+    return _joined(np.stack([low, high]).astype(np.float64) - zero, dtype)
+
+
+def _nibbles(word: Any, byte: Any, zero: Any, dtype: str) -> Any:
+    first = word >> (8 * byte)
+    return _without_zero(first & 15, first >> 4 & 15, zero, dtype)
 
 
 MATH: dict[str, Function] = {
@@ -184,7 +212,13 @@ MATH: dict[str, Function] = {
     "tvm_hopper_upper_half": lambda x: x & np.uint32(0xFFFF0000),
     **{
         f"tvm_hopper_widen_bytes_{source}_{dtype}": _widened(source, dtype)
-        for source in ("int8", "uint8")
+        for source in ("int8", "uint8", "float8_e4m3fn", "float8_e5m2")
         for dtype in ("float16", "bfloat16")
     },
+    "tvm_hopper_both_halves": lambda half: half | half << np.uint32(16),
 }
+for _dtype, _ptx in (("float16", "f16x2"), ("bfloat16", "bf16x2")):
+    MATH[f"tvm_hopper_nibbles_{_dtype}"] = partial(_nibbles, dtype=_dtype)
+    MATH[f"tvm_hopper_small_{_dtype}"] = partial(_without_zero, dtype=_dtype)
+    for _op, _function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply)):
+        MATH[f"tvm_hopper_{_op}_{_ptx}"] = _of_halves(_function, _dtype)

@@ -1,0 +1,56 @@
+"""FuseLookups: matrices that a table names are read where they lie."""
+
+import pytest
+from tvm import relax
+from tvm.script import relax as R
+from tvm.target import Target
+
+from tests.relax import models
+from tvm_hopper.relax.keep_records import records_of
+from tvm_hopper.relax.records import OURS
+
+op = relax.op
+
+
+def build(compute, dtype="float16"):
+    tensors = [("x", (4, 16, 64), dtype), ("w", (3, 40, 64), dtype), ("e", (4,), "int32")]
+    params = [relax.Var(name, R.Tensor(shape, dtype)) for name, shape, dtype in tensors]
+    made = relax.BlockBuilder()
+    with made.function("forward", params, {"num_input": 1}):
+        with made.dataflow():
+            out = made.emit_output(compute(*params))
+        made.emit_func_output(out)
+    return relax.transform.Normalize()(made.get())
+
+
+def experts(x, w, e):
+    return op.nn.relu(op.matmul(x, op.permute_dims(op.take(w, e, axis=0), (0, 2, 1))))
+
+
+def read_twice(x, w, e):
+    chosen = op.take(w, e, axis=0)
+    return op.add(op.sum(op.matmul(x, op.permute_dims(chosen, (0, 2, 1)))), op.sum(chosen))
+
+
+@pytest.mark.parametrize(
+    ("compute", "dtype", "count"),
+    [
+        (experts, "float16", 1),
+        (experts, "float32", 2),  # no tensor cores: TVM has both
+        (read_twice, "float16", None),  # what is chosen is needed in memory
+    ],
+)
+def test_functions(compute, dtype, count):
+    mod = build(compute, dtype)
+    with Target(models.H200):
+        found = models.plain_functions(mod)
+    assert any("take" in x and "matmul" in x for x in found) == (count == 1)
+    assert count is None or len(found) == count
+
+
+def test_values():
+    mod = build(experts)
+    scheduled = models.schedule(mod)
+    (record,) = records_of(scheduled)
+    assert record.computed_by == OURS
+    assert models.check_values(scheduled, models.plain_functions(mod), (16,)) == 1

@@ -1,0 +1,69 @@
+"""Weights of a few bits in words, with values of groups: formats as models have them."""
+
+import numpy as np
+import pytest
+from tvm import s_tir
+from tvm.target import Target
+
+from tests.quantized_values import AWQ, FORMATS, draw
+from tvm_hopper import schedule as hs
+from tvm_hopper.simulation import load, simulate, verify
+from tvm_hopper.testing.quantized import grouped_weight
+
+SLOW = pytest.mark.slow
+H200 = "nvidia/nvidia-h200"
+TILE = {"tile": (64, 8, 64), "consumers": 1, "stages": 2}
+
+
+def scheduled(extents, config, form):
+    mod = grouped_weight(*extents, **form)
+    sch = s_tir.Schedule(mod)
+    with Target(H200):
+        hs.matmul(sch, "C", hs.MatmulConfig(**{**TILE, **config}))
+    return mod, sch.mod
+
+
+@pytest.mark.parametrize(
+    ("config", "form"),
+    [
+        ({}, {}),
+        pytest.param({}, {**AWQ, "group": 128}, marks=SLOW),
+        pytest.param({"tile": (64, 16, 128)}, {}, marks=SLOW),
+        pytest.param({"tile": (128, 16, 64), "consumers": 2, "split_k": 2}, {}, marks=SLOW),
+        pytest.param({"split_k": "stream", "persistent": 3}, {}, marks=SLOW),
+        pytest.param({"cluster": (1, 2)}, {}, marks=SLOW),
+        pytest.param({"tile": (192, 8, 128)}, {"bits": 8}, marks=SLOW),  # beyond both ends
+    ],
+)
+def test_verdicts_and_values_of_the_program(config, form):
+    mod, module = scheduled((12, 128, 128), config, form)
+    report = verify(module, against=mod, target=H200).require_clean()
+    assert "values compared" in str(report)
+
+
+ODD = [
+    ("q4f16_1", (72, 96)),  # rows and a depth that no tile divides
+    ("gptq", (48, 320)),  # and no group
+    ("q8bf16", (71, 48)),
+    ("fp8 of blocks", (200, 144)),
+]
+OFTEN = ("q4f16_0", "q8bf16", "awq", "gptq of 8 bits", "fp8 of blocks", "q3f16")
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [
+        *((x, (128, 160 if x == "q3f16" else 128)) for x in OFTEN),
+        *ODD[:2],
+        *(pytest.param(x, (128, 128), marks=SLOW) for x in FORMATS if x not in OFTEN),
+        *(pytest.param(*x, marks=SLOW) for x in ODD[2:]),
+    ],
+)
+def test_formats(name, sides):
+    """Each format, with scales that are zero, denormal and huge, next to float64."""
+    tile = {"tile": (64, 8, 80)} if name == "q3f16" else {}  # ten in a word
+    _, module = scheduled((5, *sides), tile, FORMATS[name])
+    given, want, bound = draw(5, *sides, np.random.default_rng(0), **FORMATS[name])
+    got = simulate(load(module), given, "on_wait", 0)
+    assert not got.findings
+    assert (np.abs(got.outputs["D"].astype("float64") - want) <= bound).all()

@@ -1,0 +1,182 @@
+"""Let convolutions of 16 bits have their channels last, and be products.
+
+    y = conv2d(x, w, padding=1)                              NCHW, OIHW
+  ->
+    t = permute_dims(x, (0, 2, 3, 1)); v = permute_dims(w, (0, 2, 3, 1))
+    y = permute_dims(conv2d(t, v, padding=1), (0, 3, 1, 2))   NHWC, OHWI
+
+    y = conv2d(x, w, strides=16)                             windows of 16 x 16: patches
+  ->
+    y = matmul(patches(x), permute_dims(reshape(w, (O, C * 256))))
+
+TMA loads boxes of pixels of which the channels lie next to each other (`schedule/products/
+windows.py`). TVM's ConvertLayout moves transposes through what lies between convolutions, so that a
+chain of them has one at each end. Those of weights are made once where weights are constants.
+Channels that fill no 16 bytes, as those of a colour image, are padded with zeros. Group norms read
+transposed images: groups of channels are rows there, and parts of rows where channels are last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_hopper import ir
+from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
+from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
+
+from .simplify_operands import rewrite_functions, swapped
+from .to_half import CONVOLUTIONS, OF_CONVOLUTION
+from .wide_functions import is_for_library
+
+GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
+LAYOUTS = {  # by the axes of an image: as PyTorch stores them, and with channels last
+    1: (("NCW", "OIW"), ("NWC", "OWI")),
+    2: (("NCHW", "OIHW"), ("NHWC", "OHWI")),
+    3: (("NCDHW", "OIDHW"), ("NDHWC", "ODHWI")),
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.ChannelsLast")
+class ChannelsLast:
+    """See the module's docstring for the rewrite."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the convolutions of a module."""
+        mod = rewrite_functions(mod, _Patches(mod), is_for_library)
+        found: list[Any] = []
+
+        def note(node: Any) -> None:
+            if isinstance(node, relax.Call) and node.op in CONVOLUTIONS and _gains(node):
+                found.append(node)
+
+        for func in mod.functions.values():
+            if isinstance(func, relax.Function) and not is_for_library(func):
+                relax.analysis.post_order_visit(func, note)
+        if not found:
+            return mod
+        mod = relax.transform.ConvertLayout({}, _layouts)(mod)
+        mod = relax.transform.EliminateCommonSubexpr()(mod)
+        return rewrite_functions(mod, _ChannelPadder(mod), is_for_library)
+
+
+def _layouts(call: Any) -> dict[str, list[str]]:
+    """Return the layouts that a convolution is to have; nothing for one that stays."""
+    if call.op not in CONVOLUTIONS or not _is_half(call):
+        return {}
+    if _layout(call) != LAYOUTS[_rank(call)][0]:
+        return {}
+    depthwise = int(call.attrs.groups) > 1 and ir.is_const(call.args[1].ty.shape.values[1], 1)
+    if not (_gains(call) or depthwise):
+        return {}
+    return {call.op.name: list(LAYOUTS[_rank(call)][1])}
+
+
+def _rank(call: Any) -> int:
+    return int(call.args[0].ty.ndim) - 2
+
+
+def _layout(call: Any) -> tuple[str, str]:
+    return str(call.attrs.data_layout), str(call.attrs.kernel_layout)
+
+
+def _is_half(call: Any) -> bool:
+    known = all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in call.args)
+    return known and all(str(x.ty.dtype) in HALF_DTYPES for x in call.args)
+
+
+def _gains(call: Any) -> bool:
+    """Tell a convolution that is a product of boxes of pixels if its channels are last."""
+    is_stored_so = _layout(call) == LAYOUTS[_rank(call)][0]
+    return is_stored_so and _is_half(call) and int(call.attrs.groups) == 1
+
+
+def _are_side_by_side(call: Any, window: list[int]) -> bool:
+    """Tell windows of several pixels of which none meets another one, or a pad."""
+    attrs = call.attrs
+    apart = [int(n) for n in attrs.strides] == window and max(window) > 1
+    return apart and not any(map(int, attrs.padding)) and all(int(n) == 1 for n in attrs.dilation)
+
+
+@mutator
+class _Patches(PyExprMutator):  # type: ignore[misc]
+    """Makes products of windows that lie next to each other."""
+
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one convolution."""
+        call = super().visit_call_(call)
+        inside = self.builder_.current_block_is_dataflow()
+        if call.op not in CONVOLUTIONS or not inside or not _gains(call):
+            return call
+        x, w = call.args
+        sizes = list(x.ty.shape.values)
+        known = [ir.static_int(n) or 0 for n in (*sizes[2:], *w.ty.shape.values)]
+        rank = _rank(call)
+        images, (filters, channels, *window) = known[:rank], known[rank:]
+        steps = [int(n) for n in call.attrs.strides]
+        whole = not any(n % m for n, m in zip(images, steps, strict=True))
+        if not _are_side_by_side(call, window) or not whole or 0 in known:
+            return call
+        self.changed = True
+        counts = [n // step for n, step in zip(images, steps, strict=True)]
+        pairs = [n for pair in zip(counts, steps, strict=True) for n in pair]
+        emit = self.builder_.emit
+        parts = emit(relax.op.reshape(x, [sizes[0], channels, *pairs]))
+        outer = [2 + 2 * i for i in range(rank)]
+        order = [0, *outer, 1, *(i + 1 for i in outer)]
+        depth, rows = channels * math.prod(steps), sizes[0] * math.prod(counts)
+        patches = emit(relax.op.reshape(emit(relax.op.permute_dims(parts, order)), [rows, depth]))
+        weight = emit(swapped(emit(relax.op.reshape(w, [filters, depth]))))
+        product = emit(relax.op.matmul(patches, weight, out_dtype=str(call.ty.dtype)))
+        last = emit(relax.op.reshape(product, [sizes[0], *counts, filters]))
+        return relax.op.permute_dims(last, [0, rank + 1, *range(1, rank + 1)])
+
+
+@mutator
+class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
+    """Adds zeros behind channels that fill no 16 bytes; turns images of group norms."""
+
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one convolution, or one norm."""
+        call = super().visit_call_(call)
+        if call.op == GROUP_NORM:
+            return self._turned(call)
+        if call.op not in CONVOLUTIONS or not _is_half(call) or int(call.attrs.groups) > 1:
+            return call
+        if _layout(call) != LAYOUTS[_rank(call)][1]:
+            return call
+        unit = STRIDE_ALIGNMENT // dtype_bytes(str(call.args[0].ty.dtype))
+        missing = -(ir.static_int(call.args[0].ty.shape.values[-1]) or 0) % unit
+        if not missing:
+            return call
+        self.changed = True
+        widths = [0] * (2 * call.args[0].ty.ndim)
+        widths[-1] = missing
+        both = [self.builder_.emit(relax.op.nn.pad(x, widths)) for x in call.args]
+        given = {name: getattr(call.attrs, name) for name in OF_CONVOLUTION}
+        return CONVOLUTIONS[call.op](*both, **given, out_dtype=call.attrs.out_dtype)
+
+    def _turned(self, call: Any) -> Any:
+        """Let a norm of images with their channels last have them first."""
+        attrs, rank = call.attrs, int(call.args[0].ty.ndim)
+        if int(attrs.channel_axis) % rank != rank - 1 or rank < 3:
+            return call
+        self.changed = True
+        images, *others = call.args
+        first = self.builder_.emit(
+            relax.op.permute_dims(images, [0, rank - 1, *range(1, rank - 1)])
+        )
+        norm = relax.op.nn.group_norm(
+            first, *others, attrs.num_groups, 1, [*range(2, rank)],
+            attrs.epsilon, attrs.center, attrs.scale,
+        )  # fmt: skip
+        norm = self.builder_.emit(norm)
+        return relax.op.permute_dims(norm, [0, *range(2, rank), 1])

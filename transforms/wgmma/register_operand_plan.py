@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym
+from tvm import ir as tvm_ir, sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import writes

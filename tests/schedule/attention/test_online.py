@@ -9,8 +9,7 @@ import pytest
 from tvm import te, tirx
 
 from tests.schedule.attention.programs import Case, program, reference, run, values
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.attention.online import ONLINE
 

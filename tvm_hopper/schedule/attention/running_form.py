@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import s_tir, sym, tirx
+from tvm import ir as tvm_ir, s_tir, sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import IterVar
 

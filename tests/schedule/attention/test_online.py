@@ -171,7 +171,7 @@ def test_plain_program_is_noted():
     mod = program(CASES["plain"])
     assert origins.plain_of(hs.online(mod)).same_as(mod)
     func = hs.online(mod["main"], (128, 64))
-    assert [*func.attrs[ONLINE]] == [128, 64, 2]
+    assert [*func.attrs[ONLINE]] == [128, 64, 2, 1, 0]
 
 
 def test_probabilities():

@@ -120,7 +120,7 @@ def in_boxes(
 
 def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | None:
     """Return a function with the operands' casts inlined, and its product of windows."""
-    if not isinstance(func.body, ir.SBlockRealize):
+    if not isinstance(func.body, ir.SBlockRealize) or not _has_sums(func):
         return None
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
@@ -131,6 +131,15 @@ def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | No
     new = split_groups(sch, block)
     found = find_windows(new, block)
     return None if found is None else (new, found)
+
+
+def _has_sums(func: tirx.PrimFunc) -> bool:
+    """Tell whether an index is no variable: without one nothing is read by windows or groups."""
+    return any(
+        not isinstance(index, (ir.Var, tirx.IntImm))
+        for load in ir.find_all(func.body, ir.TensorLoad)
+        for index in load.indices
+    )
 
 
 def _with_tile(func: tirx.PrimFunc, found: Windows, name: str, given: MatmulConfig) -> MatmulConfig:

@@ -31,6 +31,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.wgmma import instruction_k
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_int, label
@@ -150,7 +151,8 @@ def _with_tile(func: tirx.PrimFunc, found: Windows, name: str, given: MatmulConf
         given = replace(given, form=UNTRANSPOSED)
     best, *_ = rank_both(wanted, given, chip_of_target(), 1)
     rows, columns, depth = best.tile
-    step = min(x for x in (*NARROW, depth) if x >= min(wanted.channels, depth))
+    least = max(min(wanted.channels, depth), instruction_k(wanted.dtype))
+    step = min(x for x in (*NARROW, depth) if x >= least)
     return with_tile(given, replace(best, tile=(rows, columns, step)))
 
 
@@ -158,7 +160,7 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     """Describe a product of windows for the estimate; symbolic extents are taken to be large."""
     node, loads = found.node, product_loads("", found.node)
     other = next(x for x in loads if not x.source.same_as(found.load.source))
-    extents = [x.dom.extent for x in node.iter_vars]
+    extents = [ir.static_int(x.dom.extent) for x in node.iter_vars]
     axes = sort_axes(node, loads)
     columns = [i for i in (*axes.rows, *axes.columns) if i not in found.rows]
     n, k = (math.prod(known(extents[i]) for i in group) for group in (columns, axes.depth))
@@ -168,9 +170,8 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     dtype = ir.dtype_of(found.load.source)
     batch = math.prod(known(extents[i], SYMBOLIC_BATCH) for i in axes.batch)
     shape = as_product(math.prod(images), n, k, dtype, ("k", major), out_dtype, batch)
-    return replace(
-        shape, images=images, image_steps=found.steps, channels=known(found.channels.dom.extent)
-    )
+    channels = known(ir.static_int(found.channels.dom.extent))
+    return replace(shape, images=images, image_steps=found.steps, channels=channels)
 
 
 def _in_boxes(func: tirx.PrimFunc, found: Windows, rows: int, depth: int) -> tirx.PrimFunc:

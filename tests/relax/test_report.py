@@ -21,7 +21,7 @@ from tvm_hopper.relax.collect import of_library
 from tvm_hopper.relax.keep_records import FUNCTION, MARK, KeepRecords
 from tvm_hopper.relax.measure_calls import timer_of
 from tvm_hopper.relax.model_report import ModelReport
-from tvm_hopper.relax.model_table import COLOURS, COPIED, PAGED, advice, class_rows, reason
+from tvm_hopper.relax.model_table import COLOURS, COPIED, FLOAT32, PAGED, advice, class_rows, reason
 from tvm_hopper.relax.model_times import Cost, assumed_sizes, call_cost, value_of
 from tvm_hopper.relax.records import (
     GIVEN,
@@ -437,7 +437,7 @@ def test_all_layers_of_the_large_model(dtype):
 
 def test_the_head_names_causes():
     """Functions that one thing holds are one line; weights that are cast come first."""
-    f32 = (("Matmul", "block C, tensor A: found float32; need a type that tensor cores multiply"),)
+    f32 = (("Matmul", f"block C, tensor A: {FLOAT32}"),)
 
     def row(name, time, by=STOCK, weights=0.0, **given):
         record = FunctionRecord(name, by, "r", **given)

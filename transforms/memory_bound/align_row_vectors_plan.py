@@ -110,16 +110,24 @@ def plan_odd_rows(kernel: ir.For) -> OddRows | None:
         lanes = Lanes(loop, access, column, rest)
         moved = access is LaneAccess.LOAD_SHARED and _has_words(lanes)
         found.append(replace(lanes, access=LaneAccess.LOAD_MOVED) if moved else lanes)
+    agreed = _shared_row(lengths, starts)
+    if agreed is None:
+        return None
+    columns, row = agreed
+    threads = ir.thread_axes(kernel)["threadIdx.x"]
+    return OddRows(tuple(found), columns, row, int(threads.extent) > WARP)
+
+
+def _shared_row(lengths: set[tuple[int | None, int]], starts: list[Any]) -> tuple[int, Any] | None:
+    """Return the length and number of the row that all accesses are in; None unless they agree."""
     if len(lengths) != 1 or not starts:
         return None
     ((columns, vector),) = lengths
     if columns is None or columns % vector == 0:
         return None
     row = ir.simplify(starts[0] // columns)
-    if not all(ir.is_zero(ir.simplify(x - row * columns)) for x in starts):
-        return None
-    threads = ir.thread_axes(kernel)["threadIdx.x"]
-    return OddRows(tuple(found), columns, row, int(threads.extent) > WARP)
+    agree = all(ir.is_zero(ir.simplify(x - row * columns)) for x in starts)
+    return (columns, row) if agree else None
 
 
 def _has_words(lanes: Lanes) -> bool:

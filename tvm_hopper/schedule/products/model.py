@@ -305,11 +305,11 @@ def rank_both(
         return _rank_both(wanted, given, chip, max(count, CONFIGS_SHOWN), sizes)[:count]
     ranked = _rank_both(wanted, given, chip, MOST_FOR_CONVERTED, sizes)
     ranked = tuple(x for x in ranked if _has_room(given, x))
-    whole = tuple(x for x in ranked if _is_whole(wanted, x))  # else each element meets a condition
+    whole = tuple(x for x in ranked if is_whole(wanted, x))  # else each element meets a condition
     return (whole or ranked)[:count]
 
 
-def _is_whole(wanted: ProductShape, best: RankedTile) -> bool:
+def is_whole(wanted: ProductShape, best: RankedTile) -> bool:
     """Tell whether tiles divide an operand that is converted."""
     rows, _, depth = best.tile
     shape = wanted.transposed if best.transposed else wanted

@@ -21,7 +21,7 @@ from tvm_hopper.transforms.common.channel import make_call
 
 from .sync_body import BodyReader
 from .sync_items import Item, flatten
-from .sync_placement import find_step, left_in_flight, place_syncs
+from .sync_placement import left_in_flight, place_syncs, read_behind
 from .sync_writer import BodyWriter
 from .warp_group_agents import plan_warp_group_agents
 
@@ -41,7 +41,7 @@ class AwaitFilled:
 
 @dataclass(frozen=True)
 class WaitForSome:
-    """Wait for the older ones of some groups, whose results the next statement reads."""
+    """Wait for the older ones of some groups, whose results the next statements read."""
 
     wait: sync.Wait
     results: tuple[ir.Var, ...]
@@ -69,8 +69,12 @@ class RoleSyncs:
             if one not in self.placed[x.path]:  # buffers of one channel are filled together
                 self.placed[x.path].append(one)
         self.leave_groups = set(left_in_flight(flatten(self.items), self.placed))
+        waits = {
+            path: {x.completion for x in syncs if isinstance(x, sync.Wait)}
+            for path, syncs in self.placed.items()
+        }
         for path, syncs in self.placed.items():
-            self.placed[path] = [self._with_results(one, path) for one in syncs]
+            self.placed[path] = [self._with_results(one, path, waits) for one in syncs]
 
     def rewrite(self) -> ir.Stmt:
         """Return the statements with everything in place."""
@@ -156,12 +160,13 @@ class RoleSyncs:
         )
         return AwaitFilled(channel, one.ahead, one.buffer.by_thread)
 
-    def _with_results(self, one: Any, path: sync.Path) -> Any:
-        """Name what is read after a wait that others stay in flight over."""
+    def _with_results(self, one: Any, path: sync.Path, waits: dict[sync.Path, set[str]]) -> Any:
+        """Name what is read after a wait that others stay in flight over, up to the next one."""
         if not isinstance(one, sync.Wait) or not one.num_pending:
             return one
-        reader = find_step(flatten(self.items), path)
-        reads = [] if reader is None else [x.buffer for x in reader.accesses if not x.is_write]
+        reads = read_behind(
+            flatten(self.items), path, lambda x: one.completion in waits.get(x, set())
+        )
         results = [x for x in self._results(one.completion) if self.reader.buffer(x) in reads]
         return WaitForSome(one, tuple(results)) if results else one
 

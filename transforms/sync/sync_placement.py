@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tvm_hopper import sync
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.sync import Loop
+from tvm_hopper.sync import Branch, Loop
 
 
 def left_in_flight(body: sync.Body, placed: Mapping[sync.Path, list[Any]]) -> Iterator[str]:
@@ -43,17 +43,30 @@ def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
                 yield from _loop_paths(arm, (*path, i, j))
 
 
-def find_step(body: sync.Body, path: sync.Path) -> sync.Step | None:
-    """Return the step at a path, None where something else is, or the end."""
+def read_behind(
+    body: sync.Body, path: sync.Path, is_over: Callable[[sync.Path], bool], prefix: sync.Path = ()
+) -> list[sync.Buffer]:
+    """Return what statements of one body read from a path on, up to a path where it is over."""
     at, *rest = path
-    if at >= len(body):
-        return None
-    node = body[at]
-    if isinstance(node, sync.Step) or not rest:
-        return node if isinstance(node, sync.Step) else None
-    if isinstance(node, Loop):
-        return find_step(node.body, tuple(rest))
-    return find_step(node.arms[rest[0]], tuple(rest[1:]))
+    if rest and at < len(body):
+        node = body[at]
+        if isinstance(node, Loop):
+            return read_behind(node.body, tuple(rest), is_over, (*prefix, at))
+        assert isinstance(node, Branch), "a path leads through loops and branches"
+        return read_behind(node.arms[rest[0]], tuple(rest[1:]), is_over, (*prefix, at, rest[0]))
+    found: list[sync.Buffer] = []
+    for number in range(at, len(body)):
+        if number > at and is_over((*prefix, number)):
+            break
+        found += _read_in(body[number])
+    return found
+
+
+def _read_in(node: Any) -> list[sync.Buffer]:
+    if isinstance(node, sync.Step):
+        return [x.buffer for x in node.accesses if not x.is_write]
+    bodies = [node.body] if isinstance(node, Loop) else node.arms
+    return [x for body in bodies for part in body for x in _read_in(part)]
 
 
 def place_syncs(body: sync.Body) -> tuple[sync.Placement, ...]:

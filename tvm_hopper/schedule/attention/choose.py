@@ -23,6 +23,9 @@ MOST_MASKED_KEYS = 128
 STAGES = 2
 STEPS_OF_A_PART = 2  # at least
 MOST_SPLITS = 16  # a thread of the second kernel reads as many numbers, one after another
+# Of two consumers the producer leaves more registers where more than these are held: with 34 of 232
+# left, and results of parts to store, ptxas 13.0 spills 32 bytes.
+HELD_BY_DEFAULT, WIDE_SPLIT = 188, (24, 240)
 MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
@@ -105,8 +108,10 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     in_order = given.in_order
     if in_order is None:
         in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
+    tight = consumers == 2 and sum(shape.held(tile[1])) > HELD_BY_DEFAULT
     config = replace(
         given,
+        registers=given.registers or (WIDE_SPLIT if tight else None),
         tile=tile,
         stages=stages,
         consumers=consumers,

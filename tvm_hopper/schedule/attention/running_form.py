@@ -156,9 +156,10 @@ class RunningForm:
         block = self._block("tile", [self._iter_var(v, x) for _, v, x in axes], body, b.all())
         names = [(ir.Var(name, ir.dtype_of(v)), v, x) for name, v, x in axes]
         bound: list[Any] = [x for x, *_ in names]
-        # The longest tiles start first; TVM finds no box of a tile that is counted back from a
-        # symbolic number of them.
-        if self.bounds.grow_with_rows and ir.static_int(self.row_tiles) is not None:
+        # The longest tiles start first. TVM finds no box of a tile that is counted back from a
+        # symbolic number of them, and does not see that such tiles cover what a merge reads.
+        counts_back = ir.static_int(self.row_tiles) is not None and split is None
+        if self.bounds.grow_with_rows and counts_back:
             bound[-2] = self.row_tiles - 1 - bound[-2]
         stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
         for var, _, extent in reversed(names):

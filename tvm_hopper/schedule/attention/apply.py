@@ -200,14 +200,18 @@ def _with_tile(
         wanted = (*wanted[:2], *form.sizes[2:])
     if form.sizes == wanted:
         return None
-    tile, parts, splits, packs = wanted
-    call = f"hs.online(mod, tile={tile}, parts={parts}, splits={splits}, packs={packs})"
     if form.plain is None or (sch.trace is not None and len(sch.trace.insts)):
-        found = "a form of " + ", ".join(map(str, form.sizes))
+        found = f"a form of {_call(form.sizes)}"
         found += "" if form.plain is None else ", scheduled already"
-        raise cannot_schedule("attention", found, f"that of {call}", "begin with it")
+        raise cannot_schedule("attention", found, f"that of {_call(wanted)}", "begin with it")
+    tile, parts, splits, packs = wanted
     made = online(form.plain, tile, parts, probabilities=form.weights, splits=splits, packs=packs)
     return s_tir.Schedule(made)
+
+
+def _call(sizes: tuple[tuple[int, int], int, int, bool]) -> str:
+    tile, parts, splits, packs = sizes
+    return f"hs.online(mod, tile={tile}, parts={parts}, splits={splits}, packs={packs})"
 
 
 def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:

@@ -51,8 +51,9 @@ def test_each_rule_takes_its_own():
     assert kernel.annotations[keys.MEMORY_BOUND] == keys.ROW_REDUCTION
     by_name = dlight.by_name(before, decisions)
     asked = [x.rule for x in by_name["gate"]]
-    assert asked == ["Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
-    assert "no product" in by_name["norm"][0].reason
+    assert asked == ["Attention", "Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
+    assert "found no softmax attention" in by_name["norm"][0].reason
+    assert "no product" in by_name["norm"][1].reason
 
 
 def test_products_of_one_operand_are_one_kernel():
@@ -121,7 +122,7 @@ def test_other_targets_are_left_to_tvm(arch):
         ("RowReduction", {"config": 3}, "found config=3; need an hs.RowReductionConfig or None"),
         ("ColumnReduction", {"config": 3}, "need an hs.ColumnReductionConfig or None"),
         ("Pointwise", {"config": 3}, "Pointwise: found config=3; need an hs.PointwiseConfig or"),
-        ("rules", {"config": 3}, "rules: found config=3; need one of hs.MatmulConfig, hs.RowRed"),
+        ("rules", {"config": 3}, "rules: found config=3; need one of hs.MatmulConfig, hs.Attent"),
     ],
 )
 def test_a_rule_says_at_once_what_it_cannot_take(rule, given, match):

@@ -106,6 +106,39 @@ def test_a_first_iteration_that_is_not_in_front_of_the_loop(monkeypatch):
     assert rules & {EARLY, "UNINIT_READ", "DEADLOCK"}
 
 
+# -- consumers that take turns at the tensor cores
+
+BOTH = replace(CASE, n=128)
+
+
+@functools.cache
+def in_turns() -> Program:
+    """Return the kernel with two consumers, whose products are issued in order."""
+    return load(scheduled(BOTH, tile=(128, 32), consumers=2, in_order=True).mod)
+
+
+def to_itself(barrier: Any) -> Any:
+    """Return the other one of the barriers 8 and 9."""
+    return tirx.const(17, "uint32") - barrier
+
+
+@pytest.mark.parametrize(
+    ("name", "new", "rule"),
+    [
+        ("bar_sync_count", None, "NAMED_BAR_MISMATCH"),
+        ("bar_arrive", None, "DEADLOCK"),
+        ("bar_arrive", with_argument(0, to_itself), "NAMED_BAR_MISMATCH/DEADLOCK"),
+    ],
+    ids=["no wait", "no arrival", "swapped"],
+)
+def test_barriers_of_the_order(name, new, rule):
+    """Of the first iteration, and of those in the loop."""
+    assert rules_broken(in_turns(), values(BOTH), policies=POLICIES) == set()
+    for which in range(2):
+        rules = rules_broken(change(in_turns(), name, which, new), values(BOTH), policies=POLICIES)
+        assert rules & set(rule.split("/")), which
+
+
 # -- wrong values
 
 

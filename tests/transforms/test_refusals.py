@@ -35,6 +35,7 @@ from tests.transforms.refusals.selection import SELECTION
 from tests.transforms.refusals.stores import STORES
 from tests.transforms.refusals.stream import STREAM
 from tests.transforms.refusals.syncs import SYNCS
+from tests.transforms.refusals.tile_operands import TILE_OPERANDS
 from tests.transforms.refusals.turns import TURNS
 from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
@@ -61,6 +62,7 @@ CASES = [
     *SELECTION,
     *SYNCS,
     *STREAM,
+    *TILE_OPERANDS,
     *TURNS,
     *STORES,
     *THREADS,

@@ -58,7 +58,15 @@ KERNELS = {
     "three stages": (replace(ONE, m=160), {"stages": 3, **SMALL}),
     "three consumers": (replace(ONE, n=192), {"consumers": 3, "tile": (192, 32)}),
     "ragged": (replace(ONE, n=70, m=50), {}),
-    "few rows": (replace(ONE, n=2, m=40), SMALL),
+    "one row": (replace(ONE, n=1, m=40), SMALL),
+    "in order": (replace(ONE, n=128, m=160), {"tile": (128, 32), "in_order": True}),
+    "in any order": (replace(ONE, n=128, m=64), {"tile": (128, 32), "in_order": False}),
+    "parts of the keys": (replace(ONE, n=70, m=150, **CAUSAL), {"splits": 2, **SMALL}),
+    "packed heads": (Case(h=4, kv=1, d=32, v=32, n=8, m=40), {"packs": True, **SMALL}),
+    "packed heads, causal": (
+        Case(h=4, kv=2, d=32, v=32, n=9, m=50, **masked(lambda i, j: j <= i + 41)),
+        {"packs": True, "splits": 2, **SMALL},
+    ),
     "one step": (replace(ONE, m=16), SMALL),
     "causal": (replace(ONE, n=130, m=130, **CAUSAL), SMALL),
     "causal from the last": (
@@ -131,6 +139,8 @@ def test_late_products_that_a_loop_has_not(stages, late, match):
         sch.unannotate(keys, note)
     with pytest.raises(ScheduleError, match=match):
         hs.pipeline(sch, keys, stages, late=late)
+    with pytest.raises(ScheduleError, match="in_order=True without them; need late products of tw"):
+        hs.pipeline(sch, keys, stages, hs.Roles(1), in_order=True)
 
 
 # -- refusals
@@ -210,6 +220,8 @@ def test_a_form_that_is_scheduled_already(tile):
         ({"stages": 0}, "attention config: found stages=0; need 1 or more"),
         ({"consumers": 4}, "attention config: found consumers=4; need at most 3"),
         ({"overlap": 2}, "attention config: found overlap=2; need a bool or None"),
+        ({"packs": 2}, "attention config: found packs=2; need a bool or None"),
+        ({"splits": 0}, "attention config: found splits=0; need 1 or more"),
         ({"registers": (24, 128)}, "found consumer registers 128; need at least the 168"),
         (
             {"tile": (128, 512)},

@@ -397,6 +397,27 @@ def test_a_condition_that_holds_for_a_tile_is_asked_once():
     assert "if n > 3" not in nest(lowered("", (BLOCK, BLOCK + DOUBLE)), '"double"')
 
 
+BOUNDS = """
+bound_0 = T.sblock_alloc_buffer((2,), "int32", scope="local")
+for row in T.serial(2, unroll=2):
+    bound_0[row] = row // 2 * 64 + ROW + row % 2 * 8 + tx % 32 // 4 + n - tx % 4 * 2
+for h in T.serial(2, unroll=2):
+    acc[h * 2] = T.Select(0 <= bound_0[h], acc[h * 2], T.float32(0.0))
+    acc[h * 2 + 1] = T.Select(1 <= bound_0[h], acc[h * 2 + 1], T.float32(0.0))
+""".replace("ROW", "tx % 128 // 32 * 16")
+
+
+def test_columns_are_compared_with_a_bound_of_their_row():
+    """One comparison with a constant is left of `j <= i + n` for each element."""
+    value = "T.Select(j <= i + n, acc[i, j], T.float32(0))"
+    update = DOUBLE.replace("acc[i, j] * T.float32(2)", value)
+    block = nest(lowered("", (BLOCK, BLOCK + update)), '"double"').replace("threadIdx_x", "tx")
+    want = textwrap.indent(BOUNDS.strip(), " " * 20)
+    assert block.splitlines()[-6:] == want.splitlines()
+    loaded = update.replace("j <= i + n", "acc[i, j] <= T.float32(3)")
+    assert "bound_" not in nest(lowered("", (BLOCK, BLOCK + loaded)), '"double"')
+
+
 def test_instructions_of_a_wide_tile_start_at_panels():
     """320 columns in panels of 64: two instructions of 160 would start inside of one."""
     wide = (

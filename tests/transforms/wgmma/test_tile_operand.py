@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.transforms.refusals.products import ACCUMULATOR, PRODUCT, TILE_OPERAND
+from tests.transforms.refusals.products import ACCUMULATOR, PRODUCT
+from tests.transforms.refusals.tile_operands import TILE_OPERAND
 from tests.transforms.scripts import nest, parse, run
 from tvm_hopper import ir
 from tvm_hopper.errors import LoweringError

@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 import tvm_hopper
+from tests.schedule.attention.programs import Case, program
 from tvm_hopper import dlight, ir, schedule as hs
 from tvm_hopper.dlight.collection import STOCK, GuardedRule
 from tvm_hopper.dlight.rule import warn_of_generic_arch
@@ -51,8 +52,21 @@ def test_each_rule_takes_its_own():
     assert kernel.annotations[keys.MEMORY_BOUND] == keys.ROW_REDUCTION
     by_name = dlight.by_name(before, decisions)
     asked = [x.rule for x in by_name["gate"]]
-    assert asked == ["Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
-    assert "no product" in by_name["norm"][0].reason
+    assert asked == ["Attention", "Matmul", "RowReduction", "ColumnReduction", "Pointwise"]
+    assert "found no softmax attention" in by_name["norm"][0].reason
+    assert "no product" in by_name["norm"][1].reason
+
+
+def test_attention_rounds_weights_if_it_may():
+    case = Case(h=1, kv=1, n=128, m=128, d=64, v=64, rounded=False)
+    for round_weights, reason in (
+        (True, "weights in float16 instead of float32"),
+        (False, "weights of float32, as the program multiplies them"),
+    ):
+        rule = dlight.Attention(round_weights=round_weights)
+        sch = rule.apply(program(case)["main"], H200, False)
+        assert (sch is not None) == round_weights
+        assert reason in rule.decisions[-1].reason
 
 
 def test_products_of_one_operand_are_one_kernel():
@@ -121,7 +135,7 @@ def test_other_targets_are_left_to_tvm(arch):
         ("RowReduction", {"config": 3}, "found config=3; need an hs.RowReductionConfig or None"),
         ("ColumnReduction", {"config": 3}, "need an hs.ColumnReductionConfig or None"),
         ("Pointwise", {"config": 3}, "Pointwise: found config=3; need an hs.PointwiseConfig or"),
-        ("rules", {"config": 3}, "rules: found config=3; need one of hs.MatmulConfig, hs.RowRed"),
+        ("rules", {"config": 3}, "rules: found config=3; need one of hs.MatmulConfig, hs.Attent"),
     ],
 )
 def test_a_rule_says_at_once_what_it_cannot_take(rule, given, match):

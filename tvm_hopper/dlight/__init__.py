@@ -1,6 +1,7 @@
 """dlight schedule rules for `ApplyDefaultSchedule`: ours first, then TVM's.
 
 dl.ApplyDefaultSchedule(
+    tvm_hopper.dlight.Attention(),
     tvm_hopper.dlight.Matmul(),
     tvm_hopper.dlight.RowReduction(),
     tvm_hopper.dlight.ColumnReduction(),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import check_type
+from tvm_hopper.schedule.attention.conditions import call_name
+from tvm_hopper.schedule.attention.factors import EXPONENTIALS
 from tvm_hopper.schedule.attention.online import online
 from tvm_hopper.schedule.attention.recognize import recognize
 
@@ -55,6 +58,8 @@ class AttentionRule(HopperRule):
         from tvm_hopper.schedule.attention.apply import attention
 
         func = sch.mod["main"]
+        if not may_be_attention(func):
+            raise cannot_schedule("function", "no softmax attention", "exponentials in two sums")
         found = recognize(func)
         dtype = ir.dtype_of(found.values)
         rounds = self.round_weights and dtype in HALF_DTYPES and found.probabilities != dtype
@@ -64,3 +69,11 @@ class AttentionRule(HopperRule):
         attention(fresh, self.config)
         ir.replace_schedule(sch, fresh)
         return f"weights in {dtype} instead of {found.probabilities}" if rounds else ""
+
+
+def may_be_attention(func: tirx.PrimFunc) -> bool:
+    """Tell exponentials next to several reductions, so that other functions are refused at once."""
+    blocks = ir.find_all(func.body, ir.SBlock, lambda x: x.init is not None)
+    return len(blocks) > 2 and ir.has_any(
+        func.body, ir.Call, lambda x: call_name(x) in EXPONENTIALS
+    )

@@ -35,8 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from . import machine, memory, timing
-from .cold import COLD_BYTES
-from .cold import tensor_sets as product_sets
+from .cold import COLD_BYTES, tensor_sets as product_sets
 from .gemm import RESULTS, SIZES
 from .matmul_case import Case, register
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_hopper.meta_schedule.measuring import artifact
-from tvm_hopper.meta_schedule.workers.cpus import usable_cpus
+from tvm_hopper.meta_schedule.workers.process import usable_cpus
 
 TARGET = "nvidia/nvidia-h200"
 SHAPES = ((4096, 4096, 4096), (512, 4096, 14336))

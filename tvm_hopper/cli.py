@@ -8,6 +8,7 @@ in the command line answer at once.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,13 +21,11 @@ TARGET = "nvidia/nvidia-h200"
 
 def add_doctor(commands: Any) -> None:
     """Add `doctor`: what this machine has and lacks, and what fixes it."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        from tvm_hopper.reports.doctor import doctor_command
-
-        return doctor_command(arguments)
-
-    parser = _command(commands, "doctor", "what this machine has and lacks, and what fixes it", run)
+    text, where = (
+        "what this machine has and lacks, and what fixes it",
+        "reports.doctor:doctor_command",
+    )
+    parser = _command(commands, "doctor", text, where, needs_tvm=False)
     parser.epilog = "exit code: 0 all is there, 1 something that everybody needs is missing"
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="write what a bug report needs to this file"
@@ -35,15 +34,8 @@ def add_doctor(commands: Any) -> None:
 
 def add_verify(commands: Any) -> None:
     """Add `verify`: simulate a kernel, judge its synchronization, and compare its values."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.simulation import verify_command
-
-        return verify_command(arguments)
-
     text = "simulate a kernel and judge its synchronization and values"
-    parser = _command(commands, "verify", text, run)
+    parser = _command(commands, "verify", text, "simulation:verify_command")
     parser.epilog = (
         "exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in the command line or a "
         "kernel that cannot be run"
@@ -75,28 +67,16 @@ def add_verify(commands: Any) -> None:
 
 def add_explain(commands: Any) -> None:
     """Add `explain`: what the lowering makes of a kernel."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.reports.explanation import explain_command
-
-        return explain_command(arguments)
-
-    parser = _command(commands, "explain", "what the lowering makes of a kernel", run)
+    text, where = "what the lowering makes of a kernel", "reports.explanation:explain_command"
+    parser = _command(commands, "explain", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line or a kernel that is not lowered"
     _add_kernel(parser)
 
 
 def add_passes(commands: Any) -> None:
     """Add `passes`: which passes change a kernel."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.reports.passes import passes_command
-
-        return passes_command(arguments)
-
-    parser = _command(commands, "passes", "which passes change a kernel, by stage", run)
+    text, where = "which passes change a kernel, by stage", "reports.passes:passes_command"
+    parser = _command(commands, "passes", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line or a kernel that is not lowered"
     _add_kernel(parser)
     parser.add_argument(
@@ -110,14 +90,11 @@ def add_passes(commands: Any) -> None:
 
 def add_tune(commands: Any) -> None:
     """Add `tune`: search for the best configurations of a module's functions."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.meta_schedule.command import tune_command
-
-        return tune_command(arguments)
-
-    parser = _command(commands, "tune", "search for the best configurations of kernels", run)
+    text, where = (
+        "search for the best configurations of kernels",
+        "meta_schedule.command:tune_command",
+    )
+    parser = _command(commands, "tune", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line, or nothing that can be tuned"
     _add_kernel(parser)
     parser.add_argument(
@@ -148,14 +125,8 @@ def add_tune(commands: Any) -> None:
 
 def add_report(commands: Any) -> None:
     """Add `report`: what a tuning run found."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.meta_schedule.report import report_command
-
-        return report_command(arguments)
-
-    parser = _command(commands, "report", "what a tuning run found", run)
+    text, where = "what a tuning run found", "meta_schedule.report:report_command"
+    parser = _command(commands, "report", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line, or no records"
     _add_work_dir(parser, "work_dir")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the table as a page, too")
@@ -164,15 +135,8 @@ def add_report(commands: Any) -> None:
 
 def add_model_report(commands: Any) -> None:
     """Add `model-report`: what each function of a built Relax model costs."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.relax.model_report import model_report_command
-
-        return model_report_command(arguments)
-
     text = "what each function of a built Relax model costs, and who computes it"
-    parser = _command(commands, "model-report", text, run)
+    parser = _command(commands, "model-report", text, "relax.model_report:model_report_command")
     parser.epilog = (
         "needs no GPU and no driver; exit code: 0; 2 a mistake in the command line, or a file that "
         "was not built by tvm_hopper"
@@ -192,15 +156,8 @@ def add_model_report(commands: Any) -> None:
 
 def add_serve(commands: Any) -> None:
     """Add `serve`: measure for tuning runs elsewhere, on the GPUs of this machine."""
-
-    def run(arguments: argparse.Namespace) -> int:
-        _load_tvm()
-        from tvm_hopper.meta_schedule.remote.serve import serve_command
-
-        return serve_command(arguments)
-
     text = "measure for tuning runs elsewhere, by TVM's RPC: a server for each GPU"
-    parser = _command(commands, "serve", text, run)
+    parser = _command(commands, "serve", text, "meta_schedule.remote.serve:serve_command")
     parser.epilog = (
         "TVM's RPC knows no authentication: whoever reaches a server runs code on this machine"
     )
@@ -282,8 +239,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(
-    commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]
+    commands: Any, name: str, text: str, where: str, needs_tvm: bool = True
 ) -> argparse.ArgumentParser:
+    """Add a command that runs the function "module:name"."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        if needs_tvm:
+            _load_tvm()
+        module, _, function = where.partition(":")
+        return int(getattr(importlib.import_module(f"tvm_hopper.{module}"), function)(arguments))
+
     sentence = f"{text[0].upper()}{text[1:]}."
     parser = commands.add_parser(name, help=text, description=sentence, allow_abbrev=False)
     parser.add_argument("--json", action="store_true", help="for machines")

@@ -70,3 +70,16 @@ def launch_dependents() -> Any:
 def wait_for_launches() -> Any:
     """Wait until the launches before this one have ended, and see what they wrote (9.7.13.13)."""
     return T.ptx.griddepcontrol.wait()
+
+
+def wait_for(seen: Any, address: Any, condition: Any) -> Any:
+    """Read a word into a register until a condition on it holds; what was released is seen then.
+
+    `ld.acquire.gpu.global.u32` in a loop, 9.7.9.8.
+    """
+    return T.cuda.wait_until(seen, address, condition, ptx_type="u32")
+
+
+def release(address: Any, value: Any) -> Any:
+    """Store a word after all that this thread has stored: `st.release.gpu.global`, 9.7.9.11."""
+    return T.ptx["st.release.gpu.global.u32"](address, value)

@@ -8,8 +8,7 @@ from tvm import s_tir, te, topi
 from tvm.ir.transform import PassContext
 
 import tvm_hopper
-from tvm_hopper import LoweringError
-from tvm_hopper import schedule as hs
+from tvm_hopper import LoweringError, schedule as hs
 from tvm_hopper.transforms.common.explain_notes import ElementsNote, read_notes
 
 H200 = "nvidia/nvidia-h200"

@@ -7,13 +7,7 @@ from tvm import sym, tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.launches import (
-    HostCondition,
-    as_text,
-    conditions_around,
-    known_at,
-    most,
-)
+from tvm_hopper.analysis.launches import HostCondition, as_text, conditions_around, known_at, most
 
 
 @T.prim_func(private=True, s_tir=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calibration import __main__ as calibration
-from benchmarks.calibration import outcome
+from benchmarks.calibration import __main__ as calibration, outcome
 from benchmarks.calibration.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from benchmarks.calibration import apart
-from benchmarks.calibration.instructions import __main__ as calibration
-from benchmarks.calibration.instructions import forms, judge, measure, operands, report
+from benchmarks.calibration.instructions import (
+    __main__ as calibration,
+    forms,
+    judge,
+    measure,
+    operands,
+    report,
+)
 from tvm_hopper.sim.arithmetic.table import INSTRUCTIONS
 
 FEW = ["dp4a", "fma_half", "lg2", "setp_pq", "mov_unpack_b16x2", "lop3_bool", "cvt_f8x2_f32"]

@@ -10,15 +10,9 @@ import pytest
 from tvm.script import tirx as T
 
 from benchmarks.calibration import apart
-from benchmarks.calibration.layouts import __main__ as calibration
-from benchmarks.calibration.layouts import copies, probes, products, report
+from benchmarks.calibration.layouts import __main__ as calibration, copies, probes, products, report
 from benchmarks.calibration.layouts.descriptors import CANONICAL, SPANS, trials, word_of
-from benchmarks.calibration.layouts.instruction import (
-    IMAGE_BYTES,
-    INTEGERS,
-    STORED,
-    TRANSPOSED,
-)
+from benchmarks.calibration.layouts.instruction import IMAGE_BYTES, INTEGERS, STORED, TRANSPOSED
 from tests.sim.kernels import lower
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor
 from tvm_hopper.simulation import simulate

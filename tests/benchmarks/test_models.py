@@ -12,15 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.models import __main__ as command
-from benchmarks.models import cases, measure, rows
+from benchmarks.models import __main__ as command, cases, measure, rows
 from benchmarks.models.cases import CASES, Case, chosen
 from benchmarks.models.paged import PagedSubject
 from benchmarks.models.rows import COMPILED, EAGER, OURS, STOCK, Row
 from tvm_hopper.relax import report
 from tvm_hopper.relax.model_report import ModelReport
-from tvm_hopper.relax.records import OURS as BY_US
-from tvm_hopper.relax.records import CallRecord, FunctionRecord, TensorRecord
+from tvm_hopper.relax.records import OURS as BY_US, CallRecord, FunctionRecord, TensorRecord
 from tvm_hopper.testing.llama import llama
 
 TIMES = {OURS: 100.0, EAGER: 120.0, COMPILED: 80.0, STOCK: 900.0}

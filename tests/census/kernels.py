@@ -12,8 +12,14 @@ from tvm import s_tir
 from tests.sim_kernels import kernels, pointwise_kernels, tensor_core_kernels, test_later_stages
 from tvm_hopper import schedule as hs
 from tvm_hopper.requests import keys
-from tvm_hopper.testing import ampere_forms, ampere_products, columns, copies, memory_bound
-from tvm_hopper.testing import reductions as across_blocks
+from tvm_hopper.testing import (
+    ampere_forms,
+    ampere_products,
+    columns,
+    copies,
+    memory_bound,
+    reductions as across_blocks,
+)
 from tvm_hopper.testing.ampere_schedules import A100
 from tvm_hopper.testing.pointwise import Tiling
 from tvm_hopper.testing.tensor_cores import WarpTiling

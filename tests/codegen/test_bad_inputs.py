@@ -8,8 +8,7 @@ test_host_checks.py.
 import pytest
 from tvm import s_tir
 
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.testing import copies, workloads
 

@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.codegen_patches import hold as patch
 from tvm_hopper.cuda_build.compilers import compile_source, with_nvrtc
 from tvm_hopper.testing import workloads

@@ -8,8 +8,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_hopper
-from tvm_hopper import capture, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, pipeline, schedule as hs
 from tvm_hopper.simulation import simulate
 
 TARGET = "nvidia/nvidia-h200"

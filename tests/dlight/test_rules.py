@@ -11,8 +11,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 import tvm_hopper
-from tvm_hopper import dlight, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import dlight, ir, schedule as hs
 from tvm_hopper.dlight.collection import STOCK, GuardedRule
 from tvm_hopper.dlight.rule import warn_of_generic_arch
 from tvm_hopper.errors import ScheduleError

@@ -9,8 +9,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.schedule.products.parts import MOST_ROWS_ACROSS
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.common.explain_notes import SmemNote, to_json

@@ -48,8 +48,7 @@ class Progress:
 
     def __init__(self, cases: int | None, minutes: float | None) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, Progress as Bar, TextColumn, TimeElapsedColumn
 
         self.minutes, self.cases, self.last = minutes, cases, 0.0
         self.console = Console(width=None if sys.stdout.isatty() else 120)

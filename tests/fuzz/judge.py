@@ -19,8 +19,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 import tvm_hopper
-from tvm_hopper import ir, simulation
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs, simulation
 from tvm_hopper.errors import CompileError, HopperError, VerifyError
 
 from . import arrays

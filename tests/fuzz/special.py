@@ -27,13 +27,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.fuzz.special_steps import (
-    Program,
-    evaluate,
-    moved_by_steps,
-    summed_magnitudes,
-    wrong,
-)
+from tests.fuzz.special_steps import Program, evaluate, moved_by_steps, summed_magnitudes, wrong
 from tvm_hopper.testing.workloads import numpy_type
 
 TARGET = "nvidia/nvidia-h200"

@@ -8,8 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.testing import backward, columns, losses
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.schedule.memory_bound import nests
 from tvm_hopper.testing import memory_bound
 

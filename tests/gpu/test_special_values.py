@@ -10,8 +10,7 @@ from tvm import relax, s_tir, te, tirx
 
 from tests.codegen.test_trigonometry import EXACT, ULPS, ulps
 from tests.gpu import masked_rows
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 
 pytestmark = pytest.mark.gpu
 

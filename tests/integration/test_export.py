@@ -10,8 +10,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.cuda_build import records
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import workloads

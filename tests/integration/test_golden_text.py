@@ -8,8 +8,7 @@ from __future__ import annotations
 import tvm
 from tvm import s_tir
 
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.testing import workloads
 
 

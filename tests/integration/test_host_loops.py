@@ -6,8 +6,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 from tvm.s_tir import dlight as dl
-from tvm.script import ir as I
-from tvm.script import tirx as T
+from tvm.script import ir as I, tirx as T
 from tvm.target import Target
 
 from tvm_hopper import LoweringError, dlight

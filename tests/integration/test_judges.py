@@ -11,8 +11,7 @@ import pytest
 import tvm
 from tvm import s_tir
 
-from tvm_hopper import VerifyError, capture, ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import VerifyError, capture, ir, pipeline, schedule as hs
 from tvm_hopper.cuda_build import records
 from tvm_hopper.sim.tir import op_name
 from tvm_hopper.static_check import require_sync

@@ -7,8 +7,7 @@ import pytest
 import tvm
 from tvm import s_tir
 
-from tvm_hopper import CompileError, capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import CompileError, capture, schedule as hs
 from tvm_hopper.cuda_build import compilers
 from tvm_hopper.testing import workloads
 

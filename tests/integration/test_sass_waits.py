@@ -16,8 +16,7 @@ import tvm
 import tvm_hopper
 from tests.transforms.scripts import parse, run
 from tests.transforms.sync import test_three_cases as three
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.cuda_build import assembler_log, compilers
 from tvm_hopper.testing import copies, step_products, workloads
 from tvm_hopper.testing.copies import Route

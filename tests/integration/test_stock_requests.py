@@ -8,8 +8,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_hopper
 from tests.transforms.scripts import parse
-from tvm_hopper import LoweringError, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import LoweringError, ir, schedule as hs
 from tvm_hopper.cuda_build import records
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import workloads

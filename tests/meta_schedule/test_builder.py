@@ -12,12 +12,11 @@ import tvm
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
-from tvm_hopper import meta_schedule
-from tvm_hopper import schedule as hs
+from tvm_hopper import meta_schedule, schedule as hs
 from tvm_hopper.meta_schedule import builder as builders
 from tvm_hopper.meta_schedule.measuring import artifact
-from tvm_hopper.meta_schedule.workers import leftovers
 from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED
+from tvm_hopper.meta_schedule.workers.process import remove_stale
 from tvm_hopper.testing import faulty, workloads
 
 TARGET = "nvidia/nvidia-h200"
@@ -117,7 +116,7 @@ def test_what_killed_builders_left_is_removed(tmp_path):
     names = {pid: tmp_path / f"{builders.PREFIX}{pid}_x" for pid in (done.pid, os.getpid())}
     for path in (*names.values(), tmp_path / f"{builders.PREFIX}mine"):
         path.mkdir()
-    leftovers.remove_stale(tmp_path, builders.PREFIX)
+    remove_stale(tmp_path, builders.PREFIX)
     assert not names[done.pid].exists()
     assert names[os.getpid()].exists()
     assert (tmp_path / f"{builders.PREFIX}mine").exists()

@@ -12,8 +12,7 @@ from tvm.target import Target
 
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder
 from tvm_hopper.errors import TuningError
-from tvm_hopper.meta_schedule.flights import Flights
-from tvm_hopper.meta_schedule.interrupts import InterruptNoted
+from tvm_hopper.meta_schedule.flights import Flights, InterruptNoted
 from tvm_hopper.meta_schedule.search import Search
 from tvm_hopper.meta_schedule.tasks import find_tasks
 from tvm_hopper.testing import memory_bound

@@ -11,7 +11,7 @@ from tvm_hopper import meta_schedule
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule import runner as runners
 from tvm_hopper.meta_schedule.measurement import Measurement
-from tvm_hopper.meta_schedule.pool_runner import Measuring
+from tvm_hopper.meta_schedule.pool_runner import PooledRunner
 from tvm_hopper.meta_schedule.workers.pool import NOT_TRIED, QueuedTask
 
 ARGUMENTS = [ms.arg_info.TensorInfo("float16", [4, 8])]
@@ -86,7 +86,7 @@ def test_none_left_is_one_clear_error_for_every_job(make_artifact):
 def test_what_no_kernel_is_to_blame_for_names_the_gpu_too():
     task = QueuedTask({})
     task.finish({"error": f"{NOT_TRIED}no room"}, "GPU 0")
-    assert Measuring._named(task) == f"{NOT_TRIED}GPU 0: no room"
+    assert PooledRunner._named(task) == f"{NOT_TRIED}GPU 0: no room"
 
 
 def test_an_error_names_the_gpu(make_artifact):

@@ -13,14 +13,18 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tests.meta_schedule.stand_ins import formula
-from tvm_hopper import meta_schedule as hms
-from tvm_hopper import schedule as hs
+from tvm_hopper import meta_schedule as hms, schedule as hs
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule.annotations import configurations_of
 from tvm_hopper.meta_schedule.matmul_problems import as_matmul
-from tvm_hopper.meta_schedule.postprocs import sampled_sizes, violations
 from tvm_hopper.meta_schedule.scheduling import canonical
-from tvm_hopper.meta_schedule.spaces import by_dlight, explicit_designs, sampled_products
+from tvm_hopper.meta_schedule.spaces import (
+    by_dlight,
+    explicit_designs,
+    sampled_products,
+    sampled_sizes,
+    violations,
+)
 from tvm_hopper.meta_schedule.strategies import configuration_in, find_problem
 from tvm_hopper.testing import memory_bound, workloads
 

@@ -9,8 +9,13 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import tasks
 from tvm_hopper.meta_schedule.scheduling import schedule_with
-from tvm_hopper.meta_schedule.tasks import as_target, bind_rows, find_tasks, look_for_tasks
-from tvm_hopper.meta_schedule.tasks import symbols_of as symbols
+from tvm_hopper.meta_schedule.tasks import (
+    as_target,
+    bind_rows,
+    find_tasks,
+    look_for_tasks,
+    symbols_of as symbols,
+)
 from tvm_hopper.testing import memory_bound, workloads
 from tvm_hopper.testing.contractions import contraction
 

@@ -17,8 +17,7 @@ from tests.seeded.golden import g2_multicast
 from tests.seeded.lowering import lower
 from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.kernels import scheduled
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing import backward, columns, memory_bound, workloads
 from tvm_hopper.testing.pointwise import Tiling

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_hopper.facts.devices import DEFAULT_NUM_SMS
-from tvm_hopper.sim import RunOptions
-from tvm_hopper.sim import run as simulator
+from tvm_hopper.sim import RunOptions, run as simulator
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.tma import BoundTensorMap
 from tvm_hopper.sim.layouts.matrix_descriptor import MatrixDescriptor

@@ -18,14 +18,7 @@ from tvm_hopper.simulation import Program
 from .equivalence import reason
 from .host_sites import changed_host, host_sites
 from .judging import Outcome, judge, right_outputs
-from .kernels import (
-    MAKERS,
-    MAKERS_OF_LAUNCHES,
-    MAKERS_OF_ROWS,
-    MAKERS_OF_TURNS,
-    Subject,
-    subject,
-)
+from .kernels import MAKERS, MAKERS_OF_LAUNCHES, MAKERS_OF_ROWS, MAKERS_OF_TURNS, Subject, subject
 from .places import changed_place, place_sites
 from .recording import Trace, record
 from .sites import Site, changed_device, device_sites

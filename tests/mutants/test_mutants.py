@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from tests.mutants import __main__ as command
-from tests.mutants import judging, runner
+from tests.mutants import __main__ as command, judging, runner
 from tests.mutants.judging import Outcome, judge, right_outputs
 from tests.mutants.kernels import MAKERS, subject
 from tests.mutants.report import diff, table

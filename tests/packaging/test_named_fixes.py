@@ -12,8 +12,7 @@ import pytest
 
 import tvm_hopper
 from tests.packaging.test_layout import ROOT, modules, python_files
-from tvm_hopper import cli
-from tvm_hopper import schedule as hs
+from tvm_hopper import cli, schedule as hs
 from tvm_hopper.relax.options import ModelOptions
 from tvm_hopper.requests import keys
 

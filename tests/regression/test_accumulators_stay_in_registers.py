@@ -18,8 +18,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 import tvm_hopper
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.cuda_build.compilers import compile_source
 
 PROGRAM = """

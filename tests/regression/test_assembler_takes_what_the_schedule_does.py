@@ -11,8 +11,7 @@ from tvm.script import tirx as T
 
 import tvm_hopper
 from tests.sim_kernels.kernels import multiply_by_hand
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.cuda_build import records
 from tvm_hopper.errors import CompileError, LoweringError
 from tvm_hopper.testing import workloads

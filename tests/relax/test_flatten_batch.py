@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, te, tirx
-from tvm.script import ir as I
-from tvm.script import relax as R
-from tvm.script import tirx as T
+from tvm.script import ir as I, relax as R, tirx as T
 
 from tests.relax import models, user_models
 from tvm_hopper.relax.flat_functions import flatten_function

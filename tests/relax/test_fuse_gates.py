@@ -6,8 +6,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 
 from tests.relax import models
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.relax import fuse_gates, report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS

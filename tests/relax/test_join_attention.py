@@ -230,6 +230,19 @@ def test_mask_of_a_tensor_and_of_indices():
     assert not got[:, :3].any()
 
 
+def test_mask_of_minus_infinity_above_the_diagonal():
+    def make(emit, q, k, v):
+        masked = emit(op.full((N, M), relax.const(-INF, "float32"), "float32"))
+        return written_out(emit, q, k, v, emit(op.triu(masked, 1)), safe=False)
+
+    out, (found,) = joined(module(operands(), make))
+    assert str(found.score).startswith("T.Select(v_ax1 >= j, product")
+    given = arguments()
+    i, j = rows_and_keys()
+    want = expected(*given, j <= i).reshape(B, N, H * D)
+    np.testing.assert_allclose(run(out, *given), want, atol=2e-3)
+
+
 def test_bias_is_read_once():
     """What is no comparison of indices is a tensor of the scores' shape."""
 
@@ -279,6 +292,18 @@ def summed_scores(emit, q, k, v):
 @pytest.mark.parametrize("make", [other_softmax, across_rows, summed_scores])
 def test_other_programs_stay(make):
     mod = module(operands(kv=H), make)
+    assert JoinAttention()(mod).script() == mod.script()
+
+
+def test_unknown_shapes_stay():
+    """Of operands whose lengths are not known, no function is made."""
+    params = [relax.Var(x, relax.TensorType(dtype="float16", ndim=4)) for x in "qkv"]
+
+    def make(emit, q, k, v):
+        s = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
+        return emit(op.matmul(emit(op.nn.softmax(s)), v))
+
+    mod = module(params, make)
     assert JoinAttention()(mod).script() == mod.script()
 
 

@@ -3,8 +3,7 @@
 import pytest
 import tvm
 from tvm import relax, tirx
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm.script import ir as I, relax as R
 
 from tests.relax import models
 from tvm_hopper.relax.keep_records import records_of

@@ -13,8 +13,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.relax.backend.cuda import pipeline as stock
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm.script import ir as I, relax as R
 from tvm.target import Target
 
 import tvm_hopper

@@ -3,8 +3,7 @@
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm.script import ir as I, relax as R
 
 from tvm_hopper.relax.simplify_operands import SimplifyOperands
 

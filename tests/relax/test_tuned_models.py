@@ -7,8 +7,7 @@ import re
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm.script import ir as I, relax as R
 
 import tvm_hopper
 from tests.meta_schedule.stand_ins import FormulaRunner, NoteBuilder

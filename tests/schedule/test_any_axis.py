@@ -9,8 +9,7 @@ from tvm import s_tir, te
 
 from tests.schedule.programs import axis, module, tensor
 from tests.schedule.refuse import refuse
-from tvm_hopper import dlight, explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import dlight, explain, ir, schedule as hs
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import any_axis

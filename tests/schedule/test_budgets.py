@@ -9,8 +9,7 @@ from tvm import s_tir
 from tvm.ir.transform import PassContext
 
 from tests.transforms.scripts import notes_of
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts import registers
 from tvm_hopper.facts.arch import SM_80, SM_90A

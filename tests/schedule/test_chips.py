@@ -5,8 +5,7 @@ import tvm
 from tvm import s_tir
 from tvm.target import Target
 
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.facts.devices import CHIPS, Chip
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns
 from tvm_hopper.schedule.memory_bound.estimate import MemoryModel

@@ -20,11 +20,7 @@ from tvm_hopper.schedule.products.config import (
     ring_slots,
     split_axis,
 )
-from tvm_hopper.schedule.products.model import (
-    as_product,
-    choose_config,
-    rank,
-)
+from tvm_hopper.schedule.products.model import as_product, choose_config, rank
 from tvm_hopper.schedule.products.ring_and_order import choose_raster_group, num_tiles
 from tvm_hopper.testing import workloads
 

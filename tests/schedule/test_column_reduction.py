@@ -7,8 +7,7 @@ from tvm import s_tir, te
 
 from tests.schedule.programs import axis, module, tensor
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.column_reduction.apply import chosen_columns

@@ -6,8 +6,7 @@ from tvm.target import Target
 
 from tests.schedule.programs import module, operands, product, tensor
 from tests.schedule.refuse import refuse
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing.converted import converted_weight

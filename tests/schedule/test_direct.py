@@ -5,8 +5,7 @@ from tvm import s_tir
 
 import tvm_hopper
 from tests.schedule.refuse import refuse
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import workloads

@@ -9,8 +9,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from tests.sim_kernels.mutate import instructions
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.simulation import Program, load, simulate, verify

@@ -5,8 +5,7 @@ from dataclasses import fields
 import pytest
 from tvm import s_tir
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.cluster import AXIS
 from tvm_hopper.schedule.dry_run import left_to_the_build

@@ -8,8 +8,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_hopper
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.cuda_build.disassembler import find_disassembler
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys

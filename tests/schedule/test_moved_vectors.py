@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te, tirx
 from tvm.target import Target
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
 

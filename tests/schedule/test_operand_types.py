@@ -6,8 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.facts.dtypes import may_multiply
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.contractions import contraction, reference

@@ -6,8 +6,7 @@ from tvm import s_tir
 
 import tvm_hopper
 from tests.transforms.scripts import run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import pointwise, workloads
 from tvm_hopper.testing.pointwise import Tiling

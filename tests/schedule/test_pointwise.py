@@ -12,8 +12,7 @@ from tvm import s_tir, te, tirx, topi
 
 from tests.schedule.programs import module, tensor
 from tests.schedule.refuse import refuse
-from tvm_hopper import capture, explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, explain, ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify

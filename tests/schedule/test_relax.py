@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, s_tir, te
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm.script import ir as I, relax as R
 
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError

@@ -4,8 +4,7 @@ import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify

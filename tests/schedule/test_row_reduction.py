@@ -12,8 +12,7 @@ from tvm.script import tirx as T
 
 from tests.schedule.programs import axis, module, tensor
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, ir, schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.requests import keys

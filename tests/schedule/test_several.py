@@ -8,8 +8,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.schedule.products.config import find_violations

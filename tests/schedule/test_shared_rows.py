@@ -6,17 +6,15 @@ from tvm import s_tir, te
 from tvm.target import Target
 
 from tests.schedule.devices import gpu_of_sms
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests.keys import SKEW_TURNS
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram
 from tvm_hopper.schedule.row_reduction import apply
 from tvm_hopper.schedule.row_reduction.apply import chosen_rows
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig
-from tvm_hopper.schedule.row_reduction.count_work import count_work
-from tvm_hopper.schedule.row_reduction.held_model import hold_rows
-from tvm_hopper.schedule.row_reduction.moments import are_moments
+from tvm_hopper.schedule.row_reduction.count_work import are_moments, count_work
 from tvm_hopper.schedule.row_reduction.number import inline_rows
+from tvm_hopper.schedule.row_reduction.shared_model import hold_rows
 from tvm_hopper.testing import backward, memory_bound
 
 

@@ -9,8 +9,7 @@ import tvm_ffi
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.analysis.launches import as_text, conditions_around
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests.keys import CHOSEN, CHOSEN_FOR, PERSISTENT, RASTER_GROUP

@@ -6,8 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.schedule.programs import module, operands, product, tensor
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import workloads
 from tvm_hopper.testing.serial import run_serially

@@ -20,11 +20,12 @@ CLUSTER = {"split_k": hs.SplitK(parts=2, mode="cluster")}
         ("hmk,bhnk->bhmn", {}),
         ("mk,bnk->bmn", CLUSTER),
         ("bmk,bnk->bmn", CLUSTER),
+        ("mk,bnk->bmn", {"tile": (64, 16, 128)}),  # a depth that no tile divides
     ],
 )
 def test_values(formula, config):
     """Each tile finds its rows and its part of the batch, whatever number of rows there are."""
-    extents = {"b": 2, "h": 2, "m": 70, "n": 16, "k": 128}
+    extents = {"b": 2, "h": 2, "m": 70, "n": 16, "k": 192 if "tile" in config else 128}
     sides, out = formula.split("->")
     shapes = [tuple(extents[x] for x in side) for side in (*sides.split(","), out)]
     named = {x: extents[x] for x in dict.fromkeys(formula) if x.isalpha()} | {"m": "ms"}
@@ -33,7 +34,7 @@ def test_values(formula, config):
     )
     sch = s_tir.Schedule(mod)
     with Target(H200):
-        hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, 16, 64), **config))
+        hs.matmul(sch, "C", hs.MatmulConfig(**{"tile": (64, 16, 64), **config}))
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-3, 4, x).astype("float16") for x in shapes[:2])
     *_, first, second, last = [x.name for x in sch.mod["main"].params]

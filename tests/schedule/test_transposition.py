@@ -12,8 +12,7 @@ from tvm import s_tir, te, tirx
 from tests.schedule.programs import module
 from tests.schedule.refuse import refuse
 from tests.schedule.test_pointwise import TARGET, chosen
-from tvm_hopper import capture, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, ir, schedule as hs
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.schedule.pointwise.transpose_tile import SharedTile
 from tvm_hopper.simulation import verify

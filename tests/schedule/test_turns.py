@@ -8,8 +8,7 @@ import tvm_hopper
 from tests.transforms.pipeline.test_plan_ring_buffers import PLANNED
 from tests.transforms.refusals.turns import ONE_GROUP, SHARED
 from tests.transforms.scripts import parse
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.requests.keys import BY_DEVICE

@@ -13,8 +13,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from tests.schedule.programs import module, operands, product, tensor, written
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.testing import workloads
 from tvm_hopper.testing.forms import FORMS

@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te, tirx, topi
 from tvm.script import tirx as T
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import verify
 

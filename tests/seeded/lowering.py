@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import tvm
 import tvm.s_tir.pipeline  # registers the pipeline "s_tir"
-from tvm.tirx import PrimFunc
-from tvm.tirx import compilation_pipeline as pipelines
+from tvm.tirx import PrimFunc, compilation_pipeline as pipelines
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.transform import BindTarget
 

@@ -8,8 +8,7 @@ model is written from PTX ISA 9.7.13.15 alone and shares nothing with either imp
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tvm.script import tirx as T
 
 from tests.seeded.golden.common import Kernel

@@ -9,8 +9,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.sim import run as sim_run
 from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.loop_cuts.plan import plan_cuts
-from tvm_hopper.sim.machine import machine as sim_machine
-from tvm_hopper.sim.machine import pages
+from tvm_hopper.sim.machine import machine as sim_machine, pages
 from tvm_hopper.sim.races.clocks import Bundle
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound

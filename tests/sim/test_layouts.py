@@ -5,13 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from tvm_hopper.facts import swizzle as pass_swizzle
-from tvm_hopper.facts import wgmma as pass_wgmma
+from tvm_hopper.facts import swizzle as pass_swizzle, wgmma as pass_wgmma
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.sim.launch.tma import landed_bytes, landing_offsets
 from tvm_hopper.sim.layouts import fragments as ops
-from tvm_hopper.sim.layouts.matrix_descriptor import CANONICAL, MatrixDescriptor
-from tvm_hopper.sim.layouts.swizzle import DRAWINGS, swizzled
+from tvm_hopper.sim.layouts.matrix_descriptor import CANONICAL, DRAWINGS, MatrixDescriptor, swizzled
 
 SPANS = (0, 32, 64, 128)
 OPERANDS = [row.name for row in DTYPES.values() if row.wgmma_operand]

@@ -6,8 +6,7 @@ from tvm.script import tirx as T
 
 from tests.seeded.catalogue import GOLDEN, MUTATIONS, some_quick
 from tests.seeded.lowering import lower as lower_golden
-from tests.seeded.running import run as run_golden
-from tests.seeded.running import tensors
+from tests.seeded.running import run as run_golden, tensors
 from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.kernel_code import compiled, touched_tensors
 from tvm_hopper.sim.leave_out import NO_SAVINGS, plan_savings

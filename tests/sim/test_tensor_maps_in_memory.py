@@ -10,8 +10,7 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.sim_kernels.mutate import change as mutated
-from tests.sim_kernels.mutate import with_argument
+from tests.sim_kernels.mutate import change as mutated, with_argument
 from tvm_hopper.simulation import simulate, verify
 
 from . import ptx

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.simulation import Program

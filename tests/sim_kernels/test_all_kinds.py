@@ -6,8 +6,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import step_products, workloads
 from tvm_hopper.testing.step_products import ProductTiling

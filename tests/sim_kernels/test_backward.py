@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.sim.protocol.check import explore_skeleton
 from tvm_hopper.simulation import load, simulate, verify

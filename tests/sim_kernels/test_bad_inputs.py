@@ -12,8 +12,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_hopper
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import attention, backward, columns, group_norms, losses, memory_bound

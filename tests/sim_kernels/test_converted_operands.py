@@ -10,8 +10,7 @@ from tvm.target import Target
 
 from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import instructions
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing.converted import converted_weight
 

@@ -12,8 +12,7 @@ from tvm import tirx
 from tvm_hopper import ir, pipeline
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.keys import CP_ASYNC
-from tvm_hopper.simulation import load as load_program
-from tvm_hopper.simulation import verify
+from tvm_hopper.simulation import load as load_program, verify
 from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route
 

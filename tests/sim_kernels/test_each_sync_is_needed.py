@@ -18,8 +18,7 @@ from tests.sim_kernels import pointwise_kernels, tensor_core_kernels
 from tests.sim_kernels.each_sync import POLICIES, emitted_by, make_tests, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, instructions, with_argument
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.static_check import check_sync
 from tvm_hopper.testing import workloads

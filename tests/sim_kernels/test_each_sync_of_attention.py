@@ -12,8 +12,7 @@ from tests.schedule.attention.programs import Case, program, values
 from tests.schedule.attention.test_attention import H200, masked, scheduled
 from tests.sim_kernels.each_sync import make_tests, rules_broken
 from tests.sim_kernels.mutate import change, instructions, with_argument
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.transforms.pipeline import pipeline_compute_stages
 

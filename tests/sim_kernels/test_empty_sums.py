@@ -5,8 +5,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import verify
 
 TILE = (64, 64, 64)

@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change, instructions
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
 

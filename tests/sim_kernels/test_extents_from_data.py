@@ -7,8 +7,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 import tvm_hopper
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests.keys import CONSUMERS
 from tvm_hopper.simulation import simulate, verify

@@ -6,8 +6,7 @@ import pytest
 from tvm import s_tir
 
 from tests.sim_kernels.mutate import change
-from tvm_hopper import explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, ir, schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
 

@@ -6,8 +6,7 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tvm_hopper import capture
-from tvm_hopper import schedule as hs
+from tvm_hopper import capture, schedule as hs
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing import attention
 

@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import any_axis, backward, columns, memory_bound
 

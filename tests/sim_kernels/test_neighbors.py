@@ -2,8 +2,7 @@
 
 import pytest
 
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import neighbors, pointwise
 from tvm_hopper.testing.pointwise import Tiling

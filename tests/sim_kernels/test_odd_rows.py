@@ -4,8 +4,7 @@ import pytest
 from tvm import s_tir
 from tvm.target import Target
 
-from tvm_hopper import schedule as hs
-from tvm_hopper import verify
+from tvm_hopper import schedule as hs, verify
 from tvm_hopper.testing import memory_bound
 
 H200, A100 = "nvidia/nvidia-h200", "nvidia/nvidia-a100"

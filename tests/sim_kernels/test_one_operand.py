@@ -8,8 +8,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 import tvm_hopper
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing import forms
 

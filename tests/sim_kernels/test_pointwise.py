@@ -3,8 +3,7 @@
 import pytest
 
 from tests.sim_kernels.pointwise_kernels import check, scheduled
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.testing.pointwise import Tiling
 
 BOTH = pytest.mark.parametrize("roles", [None, hs.Roles(2)], ids=["one-role", "producer"])

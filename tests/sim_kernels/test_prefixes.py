@@ -20,8 +20,7 @@ from tests.sim_kernels import (
 )
 from tests.sim_kernels.kernels import check
 from tests.sim_kernels.test_reductions import check as check_columns
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products import apply, several

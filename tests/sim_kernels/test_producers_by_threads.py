@@ -9,8 +9,7 @@ from tvm import tirx
 from tests.sim_kernels import pointwise_kernels, step_product_kernels
 from tests.sim_kernels.each_sync import emitted_by, make_tests, rules_broken
 from tests.sim_kernels.mutate import change, with_argument
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.testing import pointwise, step_products, workloads
 from tvm_hopper.testing.pointwise import Tiling

@@ -9,8 +9,7 @@ from tvm import s_tir
 
 from tests.sim_kernels.mutate import change, with_argument
 from tests.sim_kernels.test_memory_bound import run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.schedule.memory_bound import nests
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import losses, memory_bound

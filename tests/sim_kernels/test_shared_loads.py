@@ -7,8 +7,7 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels import each_sync
-from tests.sim_kernels.kernels import check as numbers
-from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.kernels import check as numbers, scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads

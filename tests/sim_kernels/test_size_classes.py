@@ -6,8 +6,7 @@ import tvm
 from tvm import s_tir, te
 from tvm.ir import StringImm
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.mechanisms.tma_emit import ENCODE

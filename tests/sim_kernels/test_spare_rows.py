@@ -10,8 +10,7 @@ import tvm_hopper
 from tests.sim_kernels.each_sync import product
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads
 

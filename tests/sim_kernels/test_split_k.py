@@ -6,8 +6,7 @@ import pytest
 from tvm import s_tir
 
 from tests.sim_kernels import each_sync
-from tests.sim_kernels.kernels import check as numbers
-from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.kernels import check as numbers, scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, verify

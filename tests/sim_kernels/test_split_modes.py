@@ -15,8 +15,7 @@ from tvm.ir.transform import PassContext
 
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.mutate import change, with_argument
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.codegen_patches.ptx import tma
 from tvm_hopper.errors import LoweringError, ScheduleError
 from tvm_hopper.simulation import Program, load, simulate, verify

@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests.keys import CONSUMERS, PIPELINE_KEYS, STAGE
 from tvm_hopper.simulation import load, verify

@@ -9,10 +9,8 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
-from tests.sim_kernels.test_bad_inputs import KINDS
-from tests.sim_kernels.test_bad_inputs import scheduled as by_rows
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tests.sim_kernels.test_bad_inputs import KINDS, scheduled as by_rows
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import gates, losses, mechanisms, memory_bound, pointwise, workloads
 

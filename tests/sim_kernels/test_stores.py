@@ -8,8 +8,7 @@ import pytest
 from tvm import tirx
 
 from tests.sim_kernels.pointwise_kernels import check
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import copies

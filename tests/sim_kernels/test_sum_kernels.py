@@ -3,10 +3,8 @@
 import pytest
 from tvm import s_tir
 
-from tests.sim_kernels.kernels import check as numbers
-from tests.sim_kernels.kernels import scheduled
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tests.sim_kernels.kernels import check as numbers, scheduled
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.testing.forms import FORMS
 

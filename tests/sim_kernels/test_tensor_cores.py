@@ -6,8 +6,7 @@ import tvm
 
 import tvm_hopper
 from tests.sim_kernels.tensor_core_kernels import check, make_inputs, scheduled
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.sim.ops.mma import MatrixOps
 from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import tensor_cores

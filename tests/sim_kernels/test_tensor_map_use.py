@@ -7,8 +7,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_hopper
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import copies

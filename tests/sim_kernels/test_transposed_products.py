@@ -3,8 +3,7 @@
 import pytest
 from tvm import s_tir
 
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import workloads

@@ -5,8 +5,7 @@ import functools
 import pytest
 
 from tests.sim_kernels import each_sync
-from tests.sim_kernels.kernels import check as numbers
-from tests.sim_kernels.kernels import scheduled
+from tests.sim_kernels.kernels import check as numbers, scheduled
 from tests.sim_kernels.mutate import change, with_argument
 from tvm_hopper.simulation import Program, verify
 

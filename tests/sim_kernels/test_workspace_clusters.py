@@ -12,8 +12,7 @@ from tvm import tirx
 from tests.sim_kernels.each_sync import make_tests, product, rules_broken
 from tests.sim_kernels.kernels import scheduled
 from tests.sim_kernels.test_shared_loads import DATA, REMOVED, TILE
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, verify
 
 PROBLEM = {"m": 128, "n": 16, "k": 160, "out_dtype": "float32"}

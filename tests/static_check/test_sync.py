@@ -8,16 +8,10 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from tests.seeded.catalogue import (
-    BY_ID,
-    CONTROLS,
-    GOLDEN,
-    slow_but_hopper,
-)
+from tests.seeded.catalogue import BY_ID, CONTROLS, GOLDEN, slow_but_hopper
 from tests.seeded.lowering import lower
 from tests.static_check.kernels import kernel
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.errors import VerifyError
 from tvm_hopper.sim.protocol import check
 from tvm_hopper.sim.run import run_kernel

@@ -17,16 +17,7 @@ from tests.sync.words import (
     use,
     write,
 )
-from tvm_hopper.sync import (
-    Barrier,
-    Body,
-    Branch,
-    Buffer,
-    Commit,
-    Step,
-    Wait,
-    WaitPhase,
-)
+from tvm_hopper.sync import Barrier, Body, Branch, Buffer, Commit, Step, Wait, WaitPhase
 
 # Rings that are filled ahead by their readers, as long as there is a trip that reads.
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.sync.interpreter import TooManyStates, find_unsafe, makes_every_copy
 from tvm_hopper.facts.async_ops import ASYNC_OPS, CP_ASYNC_GROUP

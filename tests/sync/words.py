@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tvm_hopper.sync import (
-    Access,
-    Buffer,
-    Fence,
-    Loop,
-    Step,
-    Sync,
-    place_syncs,
-)
+from tvm_hopper.sync import Access, Buffer, Fence, Loop, Step, Sync, place_syncs
 
 A, B = Buffer("A", "shared"), Buffer("B", "shared")
 RING = Buffer("ring", "shared", 4)

@@ -41,7 +41,7 @@ from tests.transforms.scripts import parse
 from tvm_hopper import ir, pipeline
 from tvm_hopper.errors import LoweringError, VerifyError
 from tvm_hopper.facts.arch import SM_90A
-from tvm_hopper.pipeline.checks import check_well_formed
+from tvm_hopper.pipeline.passes import check_well_formed
 from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import plan_pipelines
 
 CASES = [

@@ -5,12 +5,10 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import s_tir, tirx
+from tvm import ir as tvm_ir, s_tir, tirx
 
 from tests.sim_kernels.mutate import change
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.testing import pointwise, tensor_cores, workloads
 

@@ -1,8 +1,7 @@
 """Kernels that synchronise well and compute something else: each is found, by its values alone."""
 
 import pytest
-from tvm import ir as tvm_ir
-from tvm import s_tir, tirx
+from tvm import ir as tvm_ir, s_tir, tirx
 
 from tests.sim_kernels.mutate import change
 from tests.values import kernels

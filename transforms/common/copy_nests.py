@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS

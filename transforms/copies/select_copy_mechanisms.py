@@ -65,7 +65,6 @@ from tvm_hopper.transforms.layouts.swizzle_shared_tiles_plan import (
 from tvm_hopper.transforms.mechanisms.table import MECHANISMS
 from tvm_hopper.transforms.prepare.fuse_thread_axes import bind_warp, copies_alone, fuse_threads
 
-from .dynamic_shared_memory import in_dynamic_memory
 from .lower_async_copies import plan_copies, rewrite_copies
 from .pipelines_without_producer import without_producers
 from .store_coalescing import is_offered, reason_against
@@ -258,3 +257,22 @@ def _notes(func: Any, choice: CopyChoice) -> list[Note]:
         return [*told, RemarkNote("\n".join([f"copy {name}: left to threads", *why]))]
     slow = Fallback(f"copy {name}", "made by threads", NEED, reasons=why)
     return [*told, *(FallbackNote(text) for text in report(func, [slow]))]
+
+
+STATIC, DYNAMIC = "shared", "shared.dyn"
+
+
+def in_dynamic_memory(kernel: ir.For) -> ir.For:
+    """Move the static shared arrays of a kernel to its dynamic shared memory."""
+    for block in ir.find_all(kernel, ir.SBlock):
+        for old in block.alloc_buffers:
+            if old.scope() == STATIC:
+                kernel = _move(kernel, old)
+    return kernel
+
+
+def _move(kernel: ir.For, old: ir.Var) -> ir.For:
+    new = ir.new_buffer(
+        old.name, tuple(old.shape), ir.dtype_of(old), DYNAMIC, int(old.ty.data_alignment)
+    )
+    return ir.reallocate(ir.reindex(kernel, old, new, lambda x: x, lambda x: x), old, new)

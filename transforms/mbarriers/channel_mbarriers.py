@@ -10,14 +10,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import (
-    address,
-    cluster,
-    cp_async,
-    fences,
-    mbarrier,
-    tma,
-)
+from tvm_hopper.codegen_patches.ptx import address, cluster, cp_async, fences, mbarrier, tma
 from tvm_hopper.facts import arrivals
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests import keys

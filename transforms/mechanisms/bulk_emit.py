@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import bulk

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 from tvm.ir import StringImm
 from tvm_ffi import structural_equal
 

@@ -14,8 +14,7 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess

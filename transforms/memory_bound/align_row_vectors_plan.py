@@ -16,8 +16,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
-from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
-from tvm_hopper.facts.programming_model import WORD_BYTES
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP, WORD_BYTES
 
 MAX_VECTOR_BYTES = 16
 

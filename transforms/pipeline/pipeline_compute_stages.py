@@ -43,8 +43,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.requests.keys import (
@@ -78,19 +77,15 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
     later.sort(key=lambda one: -one[0])  # the latest stage has no readers here
     first = [x for x in now if isinstance(x, tirx.Bind)]
     rest = [x for x in now if not isinstance(x, tirx.Bind)]
+    before = None
     if plan.lead:
-        assert not any(map(is_load, parts)), "a producer loads what warp groups multiply"
-        at = next(n for n, part in enumerate(rest) if part.same_as(parts[plan.lead - 1])) + 1
-        behind = [_about(part, n, _ago(plan, n)) for n, part in later]
-        order = find_order(plan.loop, plan.threads)
-        before = _first_iteration(plan, order.around(rest, at - 1, at, is_first=True))
-        rest = order.around([*rest[:at], *behind, *rest[at:]], at - 1, at + len(behind))
-        behind, loop = [], _without_first(loop)
+        at = next(n for n, part in enumerate(rest) if part.same_as(parts[plan.lead - 1]))
+        before, rest = _behind_product(plan, rest, at, later)
+        loop = _without_first(loop)
     else:
         at = next((n for n, part in enumerate(rest) if not is_load(part)), len(rest))
-        behind = [_in_time(plan, n, part) for n, part in later]
-        before = None
-    body = ir.seq(first, rest[:at], behind, rest[at:])
+        rest = [*rest[:at], *(_in_time(plan, n, part) for n, part in later), *rest[at:]]
+    body = ir.seq(first, rest)
     if plan.block is not None:
         block = plan.block.block
         own = [x for x in block.alloc_buffers if x not in held]
@@ -106,6 +101,18 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
     )
     kept = [x for tile, x in held.items() if x is tile]
     return ir.opaque_block("outlive", work, alloc_buffers=kept) if kept else work
+
+
+def _behind_product(
+    plan: SkewPlan, parts: list[Any], product: int, later: list[tuple[int, Any]]
+) -> tuple[ir.Stmt, list[Any]]:
+    """Put late products behind the first one; return the first iteration, and what others run."""
+    assert not any(map(is_load, parts)), "a producer loads what warp groups multiply"
+    end, order = product + 1, find_order(plan.loop, plan.threads)
+    behind = [_about(part, n, _ago(plan, n)) for n, part in later]
+    before = _first_iteration(plan, order.around(parts, product, end, is_first=True))
+    all_of_it = [*parts[:end], *behind, *parts[end:]]
+    return before, order.around(all_of_it, product, end + len(behind))
 
 
 def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:

@@ -52,8 +52,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import tirx
+from tvm import ir as tvm_ir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import Processor

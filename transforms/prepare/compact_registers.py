@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 

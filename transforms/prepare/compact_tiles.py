@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step

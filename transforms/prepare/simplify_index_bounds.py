@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.launches import HostCondition, conditions_around, known_at

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.kernel_pass import planned_pass

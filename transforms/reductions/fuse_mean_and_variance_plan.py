@@ -115,11 +115,7 @@ def _row_sum(stmt: Any) -> RowSum | None:
     if len(updates) != 1 or len(results) != 1 or not ir.uses_node(across, scope):
         return None
     (update,), call = updates, scope.body.value
-    own = tirx.BufferLoad(update.buffer, list(update.indices))
-    adds = isinstance(update.value, tirx.Add) and same(update.value.a, own)
-    if not adds or ir.dtype_of(own) != _FLOAT or int(call.args[0]) != 1 or not _is_sum(scope.node):
-        return None
-    if not same(call.args[1], own) or not same(results[0].value, call.args[3]):
+    if not _is_sum(update, scope, call) or not same(results[0].value, call.args[3]):
         return None
     front = tuple(stmts[: nests[0]])
     return RowSum(stmt, front, nest, update, across, call, results[0], tuple(fills))
@@ -136,8 +132,14 @@ def _is_fill(store: ir.BufferStore) -> bool:
     return scopes[0] == "local" and scopes[1].startswith("shared")
 
 
-def _is_sum(reducer: Any) -> bool:
-    (value,) = reducer.result
+def _is_sum(update: ir.BufferStore, scope: tirx.AttrStmt, call: ir.Call) -> bool:
+    """Tell whether a thread adds up its elements in float32, and all threads their sums."""
+    own = tirx.BufferLoad(update.buffer, list(update.indices))
+    if not isinstance(update.value, tirx.Add) or not same(update.value.a, own):
+        return False
+    if ir.dtype_of(own) != _FLOAT or int(call.args[0]) != 1 or not same(call.args[1], own):
+        return False
+    (value,) = scope.node.result
     return isinstance(value, tirx.Add)
 
 
@@ -158,25 +160,31 @@ def _pair(one: RowSum, other: RowSum, between: list[Any], threads: int) -> Momen
     ]
     if not all(map(same, *conditions)) or ir.depends_on(conditions[0], inside):
         return None
-    square = ir.substitute(other.element, names)
+    subtracted = _subtracted(one, ir.substitute(other.element, names), between)
+    if subtracted is None or not _is_mean(one, _resolve(subtracted, between), of_thread * threads):
+        return None
+    return Moments(one, other, subtracted, of_thread, of_thread * threads)
+
+
+def _subtracted(one: RowSum, square: Any, between: list[Any]) -> Any:
+    """Return what is subtracted from a sum's element in front of a square; None for all else."""
     if not isinstance(square, tirx.Mul) or not same(square.a, square.b):
         return None
     away = square.a
     if not isinstance(away, tirx.Sub) or not same(away.a, one.element):
         return None
-    read = [x.source for x in ir.find_all(square.a.a, ir.TensorLoad)]
+    read = [x.source for x in ir.find_all(away.a, ir.TensorLoad)]
     changed = [x.buffer for y in between for x in ir.find_all(y, ir.BufferStore)]
-    if any(x.same_as(y) for x in read for y in changed):
-        return None
-    mean = _resolve(away.b, between)
+    return None if any(x.same_as(y) for x in read for y in changed) else away.b
+
+
+def _is_mean(one: RowSum, value: Any, count: int) -> bool:
+    """Tell whether a value is a row's sum, divided by the number of its elements."""
     row = tirx.BufferLoad(one.result.buffer, list(one.result.indices))
-    if not isinstance(mean, (tirx.Div, tirx.Mul)) or not same(mean.a, row):
-        return None
-    count = getattr(mean.b, "value", None)
-    of_row = of_thread * threads
-    if count != (of_row if isinstance(mean, tirx.Div) else 1 / of_row):
-        return None
-    return Moments(one, other, away.b, of_thread, of_row)
+    if not isinstance(value, (tirx.Div, tirx.Mul)) or not same(value.a, row):
+        return False
+    divisor = getattr(value.b, "value", None)
+    return bool(divisor == (count if isinstance(value, tirx.Div) else 1 / count))
 
 
 def _resolve(value: Any, between: list[Any]) -> Any:

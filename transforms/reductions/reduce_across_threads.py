@@ -57,11 +57,11 @@ from .cluster_exchange_loop import LoopExchange
 from .cluster_exchange_slots import give_rooms, in_turns
 from .fuse_mean_and_variance import fuse_mean_and_variance
 from .narrow_indices import narrow_indices
-from .reducer_order import check_order
 from .split_rows_across_cluster import AXIS, CLUSTER_AXIS, split_rows_across_cluster
 from .warp_shuffles import (
     ThreadReduction,
     butterfly,
+    check_order,
     gather,
     lanes_together,
     store,
@@ -99,8 +99,26 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     count = int(call.args[0])
     sources, condition = call.args[1 : 1 + count], call.args[1 + count]
     results, threads = call.args[2 + count : 2 + 2 * count], call.args[2 + 2 * count :]
-    axes = ir.thread_axes(kernel)
     where = f"reduction to {results[0].source.name}"
+    axis, together, rows = _axes_of_row(kernel, where, list(threads))
+    if not ir.is_const(condition, 1):
+        raise cannot_lower(
+            where, f"the condition {condition}", "no condition: all threads take part"
+        )
+    for source in sources:
+        if ir.dtype_of(source) not in SHUFFLED:
+            fix = "reduce in float32: cast the input"
+            raise cannot_lower(where, ir.dtype_of(source), "32 bits to shuffle", fix)
+    if count > 1:
+        check_order(where, scope.node)
+    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows, together)
+
+
+def _axes_of_row(
+    kernel: ir.For, where: str, threads: list[Any]
+) -> tuple[ir.For, ir.For | None, int]:
+    """Return a row's threads, the thread blocks that share it, and a block's number of rows."""
+    axes = ir.thread_axes(kernel)
     axis = axes.get("threadIdx.x")
     together = axes.get(AXIS) if CLUSTER_AXIS in axes else None
     known = [x.loop_var for x in (together, axis) if x is not None]
@@ -116,21 +134,10 @@ def _plan(kernel: ir.For, scope: tirx.AttrStmt, call: ir.Call) -> ThreadReductio
     if size is None or (size % WARP and (size > WARP or size & (size - 1))):
         need = f"a multiple of {WARP}, or a power of two below"
         raise cannot_lower(where, f"{size} threads of a row", need)
-    if not ir.is_const(condition, 1):
-        raise cannot_lower(
-            where, f"the condition {condition}", "no condition: all threads take part"
-        )
-    for source in sources:
-        if ir.dtype_of(source) not in SHUFFLED:
-            fix = "reduce in float32: cast the input"
-            raise cannot_lower(where, ir.dtype_of(source), "32 bits to shuffle", fix)
-    if count > 1:
-        check_order(where, scope.node)
-    rows = prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
     if together is not None and size % WARP:
         found, need = f"{size} threads of a row", "whole warps where a cluster shares it"
         raise cannot_lower(where, found, need)
-    return ThreadReduction(scope, scope.node, tuple(sources), tuple(results), axis, rows, together)
+    return axis, together, prod(x or 1 for tag, x in sizes.items() if tag != "threadIdx.x")
 
 
 def _is_among(variables: list[ir.Var]) -> Callable[[Any], bool]:
@@ -141,6 +148,28 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
     """Put shuffles in the place of each reduction."""
     row = _row_number(kernel)
     names = ir.Names(var.name for var in ir.find_all(kernel, ir.Var))
+    rooms, slots = _rooms(plan, names)
+    far = plan_exchange(plan, names)
+    taken = {}
+    for one in [x for x in plan if far is None and takes_all(x)]:
+        dtype, count = ir.dtype_of(one.results[0]), one.num_partials
+        taken[one.scope] = ir.new_buffer(names.take("taken"), (count,), dtype, "local", 64)
+    planned = {
+        x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, taken.get(x.scope))
+        for x in plan
+    }
+    body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
+    if isinstance(far, LoopExchange):
+        body = far.end_turns(body)
+    if far is None:
+        return _allocate(body, [*rooms, *taken.values()], [])
+    return _allocate(body, [*rooms, *far.barriers], far.start(kernel))
+
+
+def _rooms(
+    plan: tuple[ThreadReduction, ...], names: ir.Names
+) -> tuple[list[ir.Var], dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]]]:
+    """Return the shared arrays for warps' partial results, and each reduction's places there."""
     values = [(one, i) for one in plan if one.num_partials > 1 for i in range(len(one.results))]
     rooms: dict[Any, ir.Var] = {}
     slots: dict[tirx.AttrStmt, list[tuple[ir.Var, Any]]] = {}
@@ -158,21 +187,7 @@ def rewrite_reductions(kernel: ir.For, plan: tuple[ThreadReduction, ...]) -> ir.
         slot = [number + len(same) * (one.turn + one.own_rooms)]
         slot += [number + len(same) * (one.trip % one.own_rooms)] if one.by_blocks else []
         slots.setdefault(one.scope, []).append((rooms[key], slot))
-    far = plan_exchange(plan, names)
-    taken = {}
-    for one in [x for x in plan if far is None and takes_all(x)]:
-        dtype, count = ir.dtype_of(one.results[0]), one.num_partials
-        taken[one.scope] = ir.new_buffer(names.take("taken"), (count,), dtype, "local", 64)
-    planned = {
-        x.scope: _reduce(kernel, x, slots.get(x.scope, []), row, far, taken.get(x.scope))
-        for x in plan
-    }
-    body = ir.replace_nodes(kernel, tirx.AttrStmt, planned)
-    if isinstance(far, LoopExchange):
-        body = far.end_turns(body)
-    if far is None:
-        return _allocate(body, [*rooms.values(), *taken.values()], [])
-    return _allocate(body, [*rooms.values(), *far.barriers], far.start(kernel))
+    return list(rooms.values()), slots
 
 
 def _row_number(kernel: ir.For) -> Any:

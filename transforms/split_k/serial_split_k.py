@@ -35,7 +35,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.codegen_patches.ptx import fences, flags
+from tvm_hopper.codegen_patches.ptx import fences
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 
 from .epilogue_shares import of_first
@@ -84,7 +84,7 @@ def take(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, told:
     """
     seen = ir.new_buffer("seen", (1,), "uint32", "local")
     word = tirx.BufferLoad(seen, [0])
-    wait = flags.wait_for(word, _word(accumulator, sums, place, thread), word.equal(told))
+    wait = fences.wait_for(word, _word(accumulator, sums, place, thread), word.equal(told))
 
     def add(i: Any) -> ir.Stmt:
         total = tirx.BufferLoad(sums, [*place, i, thread]) + tirx.BufferLoad(accumulator, [i])
@@ -119,7 +119,7 @@ def hand_on(accumulator: ir.Var, sums: ir.Var, place: list[Any], thread: Any, to
             fences.sync_warp(),
             ir.IfThenElse(
                 (thread % THREADS_PER_WARP).equal(0),
-                ir.Evaluate(flags.release(_word(accumulator, sums, place, thread), told)),
+                ir.Evaluate(fences.release(_word(accumulator, sums, place, thread), told)),
                 None,
             ),
         ),

@@ -28,13 +28,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import (
-    ACROSS_BLOCKS,
-    ACROSS_CLUSTER,
-    ASYNC_COPY,
-    BY_ATOMICS,
-    REDUCE,
-)
+from tvm_hopper.requests.keys import ACROSS_BLOCKS, ACROSS_CLUSTER, ASYNC_COPY, BY_ATOMICS, REDUCE
 from tvm_hopper.transforms.kernel_pass import kernel_step
 
 from .epilogue_shares import of_first

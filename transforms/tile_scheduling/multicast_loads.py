@@ -52,13 +52,7 @@ from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import cluster
 from tvm_hopper.facts.op_names import CLUSTER_BARRIERS, is_op
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import (
-    FREE_SLOT,
-    MULTICAST,
-    RELEASE,
-    SHARE_LOADS,
-    WITH_HINT,
-)
+from tvm_hopper.requests.keys import FREE_SLOT, MULTICAST, RELEASE, SHARE_LOADS, WITH_HINT
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.channel import (
     find_calls,

@@ -50,13 +50,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold_value
-from tvm_hopper.requests.keys import (
-    BY_DEVICE,
-    RASTER_GROUP,
-    SHARE_LOADS,
-    TILE_WORK,
-    TURNS,
-)
+from tvm_hopper.requests.keys import BY_DEVICE, RASTER_GROUP, SHARE_LOADS, TILE_WORK, TURNS
 from tvm_hopper.requests.options import read
 from tvm_hopper.transforms.common.channel import find_trips
 from tvm_hopper.transforms.common.explain_notes import (

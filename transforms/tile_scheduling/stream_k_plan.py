@@ -21,14 +21,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
-from tvm_hopper.requests.keys import (
-    BY_DEVICE,
-    CHANNEL_CALLS,
-    PERSISTENT,
-    STREAM,
-    TILE_WORK,
-    TURNS,
-)
+from tvm_hopper.requests.keys import BY_DEVICE, CHANNEL_CALLS, PERSISTENT, STREAM, TILE_WORK, TURNS
 from tvm_hopper.transforms.common.channel import find_calls, find_split, find_trips
 from tvm_hopper.transforms.common.multicast_groups import AXIS
 from tvm_hopper.transforms.split_k.lower_split_k_plan import accumulator_of

@@ -30,7 +30,7 @@ _INTEGER = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
 BYTE_BITS = 8
 NIBBLE_BITS = 4
 WORD_BITS = WORD_BYTES * BYTE_BITS
-# The largest integer up to which a type has all.
+# The largest integer up to which a type has all; of wide types, a larger one than any field.
 _MOST = {"int8": 127, "uint8": 255, "float16": 2048, "bfloat16": 256}
 _MOST |= {f"{sign}int{bits}": 2**15 - 1 for sign in ("", "u") for bits in (16, 32, 64)}
 _MOST |= {"float32": 2**15 - 1, "float64": 2**15 - 1}
@@ -78,8 +78,9 @@ class HalfPair:
             return None
         one, other = conditions
         is_same = bool(tvm_ffi.structural_equal(one, other))
-        self.condition = one if is_same else tirx.Or(one, other)
+        either = self.condition = one if is_same else tirx.Or(one, other)
         word, nothing = self.word(*values), tirx.const(0, "uint32")
+        self.condition = None
         if word is None:
             return None
         if not is_same:
@@ -88,7 +89,7 @@ class HalfPair:
                 for condition, mask in zip(conditions, (0xFFFF, 0xFFFF0000), strict=True)
             )
             word = tirx.bitwise_and(word, tirx.bitwise_or(low, high))
-        return tirx.if_then_else(self.condition, word, nothing)
+        return tirx.if_then_else(either, word, nothing)
 
     def _same(self, value: Any) -> Any:
         """Return a word with one value twice."""

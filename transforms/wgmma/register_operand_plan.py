@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym
+from tvm import ir as tvm_ir, sym
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.effects import writes
@@ -182,10 +181,14 @@ def _guards(value: Any, load: ir.TensorLoad) -> list[Any] | None:
     """Return the condition of a load that a pad reads, none of others; None of other choices."""
     if not ir.is_by_choice(value, load):
         return []
-    choices = ir.find_all(value, ir.Call, ir.is_choice)
-    around = [x for x in choices if ir.uses_node(x, load)]
-    condition, inside, beyond = around[0].args if len(around) == 1 else (None, None, None)
-    is_pad = condition is not None and ir.is_zero(beyond) and not ir.uses_node(condition, load)
+    around = [x for x in ir.find_all(value, ir.Call, ir.is_choice) if ir.uses_node(x, load)]
+    if len(around) != 1:
+        return None
+    (choice,) = around
+    condition, inside, beyond = choice.args
+    same = [x for x in ir.find_all(value, ir.TensorLoad) if tvm_ffi.structural_equal(x, load)]
+    is_pad = ir.is_zero(beyond) and not ir.uses_node(condition, load)
+    is_pad = is_pad and all(ir.uses_node(choice, x) for x in same)
     return [condition] if is_pad and not ir.is_by_choice(inside, load) else None
 
 

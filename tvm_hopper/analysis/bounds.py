@@ -12,6 +12,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 
 from .at_places import at_places
+from .contraction import summands
 
 MAX_STEP = 8  # that an index may take with what bounds it
 MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
@@ -204,19 +205,13 @@ def without_quotient(low: Any, high: Any) -> tuple[Any, Any]:
     """
     if not isinstance(high, tirx.IntImm):
         return low, high
-    terms = _addends(low)
+    terms = summands(low)
     for place, term in enumerate(terms):
         by = ir.static_int(term.b) if isinstance(term, tirx.FloorDiv) else None
         if by is not None and by > 0:
             rest = [x * by for x in terms[:place] + terms[place + 1 :]]
             return sum(rest, term.a), high * by
     return low, high
-
-
-def _addends(expr: Any) -> list[Any]:
-    if isinstance(expr, tirx.Add):
-        return [*_addends(expr.a), *_addends(expr.b)]
-    return [expr]
 
 
 def _equal(first: Any, second: Any) -> bool:

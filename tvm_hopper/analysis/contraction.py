@@ -204,7 +204,7 @@ def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     """
     if not isinstance(statement, ir.BufferStore):
         return None
-    terms = _summands(statement.value)
+    terms = summands(statement.value)
     added = [term for term in terms if not is_element(term, statement)]
     products = [product for term in added if (product := _product(term)) is not None]
     if not products or len(products) != len(added) or len(added) != len(terms) - 1:
@@ -213,10 +213,10 @@ def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     return Contraction(statement, tuple(products), initial)
 
 
-def _summands(value: Any) -> list[Any]:
+def summands(value: Any) -> list[Any]:
     """Return the terms of a sum, in order; casts around a part of it keep the part whole."""
     if isinstance(value, tirx.Add):
-        return [*_summands(value.a), *_summands(value.b)]
+        return [*summands(value.a), *summands(value.b)]
     return [value]
 
 

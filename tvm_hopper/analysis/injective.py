@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import ir as tvm_ir
-from tvm import sym, tirx
+from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 

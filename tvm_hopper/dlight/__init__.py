@@ -12,9 +12,11 @@ dl.ApplyDefaultSchedule(
 from .attention import AttentionRule as Attention
 from .collection import rules, stock
 from .decisions import Decision, by_name
-from .memory_bound import ColumnReductionRule as ColumnReduction
-from .memory_bound import PointwiseRule as Pointwise
-from .memory_bound import RowReductionRule as RowReduction
+from .memory_bound import (
+    ColumnReductionRule as ColumnReduction,
+    PointwiseRule as Pointwise,
+    RowReductionRule as RowReduction,
+)
 from .product import MatmulRule as Matmul
 
 __all__ = [

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from tvm import s_tir
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.memory_bound.widen import WIDE, half_sums

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from tvm import s_tir
 from tvm.tirx import IterVar
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.analysis.contraction import may_be_product
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 from tvm.ir import StringImm
+from tvm_ffi.serialization import from_json_graph_str
 
 from .types import (
     ROLES,
@@ -166,3 +167,33 @@ def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
 def mark_ours(body: Stmt) -> Stmt:
     """Keep stock ThreadSync out: it would put __syncthreads into a role's branch."""
     return tirx.AttrStmt(ROLES, "hand_threaded", tirx.IntImm("int32", 1), body)
+
+
+def load_saved(text: str) -> Any:
+    """Load what `tvm.ir.save_json` of this very version made.
+
+    `tvm.ir.load_json` looks through the text for what older versions wrote: that takes Python 20 ms
+    for a scheduled product, several times for each trial.
+    """
+    return from_json_graph_str(text)
+
+
+# tvm/ffi/extra/c_env_api.h; PyTorch's, where a call has tensors of PyTorch's
+ALLOCATOR = "TVMFFIEnvGetDLPackManagedTensorAllocator"
+
+
+def has_allocator() -> Any:
+    """Build the condition of a host function that its caller has an allocator."""
+    return tirx.Not(tirx.isnullptr(tirx.call_extern("handle", ALLOCATOR)))
+
+
+def answers_for_allocator(expr: Any) -> bool | None:
+    """Tell what a condition's truth says of the caller's allocator; None: it asks another thing."""
+    if isinstance(expr, tirx.Not):
+        other = answers_for_allocator(expr.a)
+        return None if other is None else not other
+    if not isinstance(expr, Call) or not str(getattr(expr.op, "name", "")).endswith("isnullptr"):
+        return None
+    (pointer,) = expr.args
+    is_call = isinstance(pointer, Call) and str(pointer.op.name).endswith("call_extern")
+    return False if is_call and getattr(pointer.args[0], "value", None) == ALLOCATOR else None

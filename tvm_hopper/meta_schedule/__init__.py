@@ -9,23 +9,31 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what __getattr__ finds, for type checkers
-    from tvm_hopper.meta_schedule.annotations import annotate, configurations_of
-    from tvm_hopper.meta_schedule.applying import apply
-    from tvm_hopper.meta_schedule.builder import ArtifactBuilder
-    from tvm_hopper.meta_schedule.database import Database, merge
-    from tvm_hopper.meta_schedule.drawing import draw
-    from tvm_hopper.meta_schedule.fake_runner import FakeRunner, fake_gpus
-    from tvm_hopper.meta_schedule.finding import lookup
-    from tvm_hopper.meta_schedule.mutators import MutateSample
-    from tvm_hopper.meta_schedule.postprocs import RefuseIllegal
-    from tvm_hopper.meta_schedule.report import TuningReport
-    from tvm_hopper.meta_schedule.rpc_runner import RpcRunner
-    from tvm_hopper.meta_schedule.runner import GpuRunner
-    from tvm_hopper.meta_schedule.scheduling import schedule_with
-    from tvm_hopper.meta_schedule.spaces import space
-    from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy
-    from tvm_hopper.meta_schedule.tasks import Task, find_tasks
-    from tvm_hopper.meta_schedule.tuning import tune
+    from tvm_hopper.meta_schedule.annotations import (
+        annotate as annotate,
+        configurations_of as configurations_of,
+    )
+    from tvm_hopper.meta_schedule.applying import apply as apply
+    from tvm_hopper.meta_schedule.builder import ArtifactBuilder as ArtifactBuilder
+    from tvm_hopper.meta_schedule.database import Database as Database, merge as merge
+    from tvm_hopper.meta_schedule.drawing import draw as draw
+    from tvm_hopper.meta_schedule.fake_runner import (
+        FakeRunner as FakeRunner,
+        fake_gpus as fake_gpus,
+    )
+    from tvm_hopper.meta_schedule.finding import lookup as lookup
+    from tvm_hopper.meta_schedule.report import TuningReport as TuningReport
+    from tvm_hopper.meta_schedule.rpc_runner import RpcRunner as RpcRunner
+    from tvm_hopper.meta_schedule.runner import GpuRunner as GpuRunner
+    from tvm_hopper.meta_schedule.scheduling import schedule_with as schedule_with
+    from tvm_hopper.meta_schedule.spaces import (
+        MutateSample as MutateSample,
+        RefuseIllegal as RefuseIllegal,
+        space as space,
+    )
+    from tvm_hopper.meta_schedule.strategies import ConfigurationStrategy as ConfigurationStrategy
+    from tvm_hopper.meta_schedule.tasks import Task as Task, find_tasks as find_tasks
+    from tvm_hopper.meta_schedule.tuning import tune as tune
 
 _NAMES = {  # public name -> module that holds it
     "ArtifactBuilder": "builder",
@@ -33,8 +41,8 @@ _NAMES = {  # public name -> module that holds it
     "Database": "database",
     "FakeRunner": "fake_runner",
     "GpuRunner": "runner",
-    "MutateSample": "mutators",
-    "RefuseIllegal": "postprocs",
+    "MutateSample": "spaces",
+    "RefuseIllegal": "spaces",
     "RpcRunner": "rpc_runner",
     "Task": "tasks",
     "TuningReport": "report",
@@ -51,29 +59,7 @@ _NAMES = {  # public name -> module that holds it
     "tune": "tuning",
 }
 
-__all__ = [
-    "ArtifactBuilder",
-    "ConfigurationStrategy",
-    "Database",
-    "FakeRunner",
-    "GpuRunner",
-    "MutateSample",
-    "RefuseIllegal",
-    "RpcRunner",
-    "Task",
-    "TuningReport",
-    "annotate",
-    "apply",
-    "configurations_of",
-    "draw",
-    "fake_gpus",
-    "find_tasks",
-    "lookup",
-    "merge",
-    "schedule_with",
-    "space",
-    "tune",
-]
+__all__ = sorted(_NAMES)
 
 
 if not TYPE_CHECKING:  # which would take any name for one of these

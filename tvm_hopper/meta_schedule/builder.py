@@ -14,10 +14,8 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
 from .arguments import MOST_PROCESSES, check_number, check_seconds
-from .workers.cpus import usable_cpus
-from .workers.leftovers import remove_stale
 from .workers.pool import WorkerPool
-from .workers.process import WorkerProcess
+from .workers.process import WorkerProcess, remove_stale, usable_cpus
 
 PREFIX = "tvm_hopper_build_"
 SECONDS = 60.0

@@ -21,8 +21,7 @@ from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
 from .measuring.fake import FAULTS, fake_contest, fake_measurement
 from .runner import GpuRunner
-from .workers.leftovers import remove_stale
-from .workers.process import WorkerProcess
+from .workers.process import WorkerProcess, remove_stale
 
 logger = logging.getLogger("tvm_hopper.meta_schedule")
 MOST_EVERY = 1_000_000

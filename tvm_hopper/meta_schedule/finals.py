@@ -23,12 +23,10 @@ from statistics import median
 from typing import Any
 
 from tvm import tirx
-from tvm.s_tir import dlight as dl
-from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir import dlight as dl, meta_schedule as ms
 from tvm.target import Target
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 
 from .checking import WRONG, Check, run_check
 from .configurations import as_text

@@ -10,6 +10,9 @@ While GPUs run a batch, and while another one is built, the next one is proposed
 from __future__ import annotations
 
 import shutil
+import signal
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -184,3 +187,32 @@ def _details_of(runner: Any, path: str) -> tuple[dict[str, Any], dict[str, Any]]
     }
     device = {str(k): v for k, v in measurement.device.items()}
     return {**device, "is_fake": True} if measurement.is_fake else device, details
+
+
+class InterruptNoted:
+    """Notes Ctrl-C, in the main thread; elsewhere it does nothing."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        self._before: Any = None
+
+    def __enter__(self) -> InterruptNoted:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            self._before = None
+
+    def check(self) -> None:
+        """Raise the KeyboardInterrupt that was requested."""
+        if self.is_requested:
+            raise KeyboardInterrupt
+
+    def _hear(self, *_: object) -> None:
+        if self.is_requested:
+            raise KeyboardInterrupt
+        self.is_requested = True
+        print("interrupted: checking what was found; again to leave", file=sys.stderr)

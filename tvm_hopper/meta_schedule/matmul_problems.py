@@ -40,12 +40,7 @@ from tvm_hopper.schedule.products.dot_choice import (
 )
 from tvm_hopper.schedule.products.dot_shape import VECTOR_BYTES, DotShape
 from tvm_hopper.schedule.products.gather import choose_tile, excluded, is_whole, plain_config
-from tvm_hopper.schedule.products.model import (
-    MOST_TRANSPOSED,
-    as_product,
-    in_rows,
-    rank_both,
-)
+from tvm_hopper.schedule.products.model import MOST_TRANSPOSED, as_product, in_rows, rank_both
 from tvm_hopper.schedule.products.parts import in_clusters, without_allocator
 from tvm_hopper.schedule.products.product_shape import ProductShape
 from tvm_hopper.schedule.products.ring_and_order import num_tiles

@@ -17,11 +17,11 @@ from .workers.pool import NOT_TRIED, QueuedTask, WorkerPool
 CONTEST = 3  # times the deadline of a measurement: a library is loaded, too
 KEPT = 4096  # measurements, until they are taken
 
-_open: weakref.WeakSet[Measuring] = weakref.WeakSet()
+_open: weakref.WeakSet[PooledRunner] = weakref.WeakSet()
 
 
-class Measuring:
-    """Measures artifacts by a pool of workers; futures are there at once.
+class PooledRunner(PyRunner):
+    """Base class of runners that measure artifacts by a pool of workers.
 
     Parameters
     ----------
@@ -45,6 +45,7 @@ class Measuring:
         keep_artifacts: bool,
         repeats: int | None,
     ) -> None:
+        super().__init__()
         self.pool = pool
         self._about = about
         self._correct = correct
@@ -53,9 +54,9 @@ class Measuring:
         self._measurements: OrderedDict[str, Measurement] = OrderedDict()
         _open.add(self)
 
-    def run(self, inputs: Sequence[RunnerInput]) -> list[RunnerFuture]:
-        """Queue measurements."""
-        return [self._start(item) for item in inputs]
+    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
+        """Queue measurements; the futures are there at once."""
+        return [self._start(item) for item in runner_inputs]
 
     def _start(self, item: RunnerInput) -> RunnerFuture:
         path = str(item.artifact_path)
@@ -73,9 +74,27 @@ class Measuring:
         return RunnerFuture(task.done, result)
 
     def contest(
-        self, paths: Sequence[str], reference: str | None, library: Mapping[str, Any] | None
+        self,
+        paths: Sequence[str],
+        reference: str | None = None,
+        library: Mapping[str, Any] | None = None,
     ) -> Callable[[], Contested | str]:
-        """Queue a comparison of artifacts; return what waits for it: an error is a text."""
+        """Compare artifacts of one function on one GPU, alternating.
+
+        Parameters
+        ----------
+        paths : sequence of str
+            Of artifacts.
+        reference : str, optional
+            An artifact that is known to be right: results are compared with its.
+        library : mapping, optional
+            `majors` of a product, which a library computes for comparison where there is one.
+
+        Returns
+        -------
+        result : callable
+            Waits, and returns what came of it, or an error as a text.
+        """
         request = {"contest": list(paths), "reference": reference, "library": library}
         task = self.pool.submit(request, CONTEST * self.pool.seconds)
 
@@ -114,62 +133,20 @@ class Measuring:
         return RunnerResult(list(seconds), None)
 
     def take(self, path: str) -> Measurement | None:
-        """Return all that is known of a measured artifact, once."""
-        return self._measurements.pop(str(path), None)
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self.pool.close()
-
-
-class PooledRunner(PyRunner):
-    """Base class of runners with a worker pool."""
-
-    _measuring: Measuring
-
-    def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
-        """Queue measurements; the futures are there at once."""
-        return self._measuring.run(runner_inputs)
-
-    def take(self, path: str) -> Measurement | None:
         """Return all that is known of a measured artifact, once: both times, clock, GPU, host."""
-        return self._measuring.take(path)
-
-    def contest(
-        self,
-        paths: Sequence[str],
-        reference: str | None = None,
-        library: Mapping[str, Any] | None = None,
-    ) -> Callable[[], Contested | str]:
-        """Compare artifacts of one function on one GPU, alternating.
-
-        Parameters
-        ----------
-        paths : sequence of str
-            Of artifacts.
-        reference : str, optional
-            An artifact that is known to be right: results are compared with its.
-        library : mapping, optional
-            `majors` of a product, which a library computes for comparison where there is one.
-
-        Returns
-        -------
-        result : callable
-            Waits, and returns what came of it, or an error as a text.
-        """
-        return self._measuring.contest(paths, reference, library)
+        return self._measurements.pop(str(path), None)
 
     @property
     def retired(self) -> dict[str, str]:
         """GPUs or servers that were retired, and what happened there last."""
-        return dict(self._measuring.pool.retired)
+        return dict(self.pool.retired)
 
     def close(self) -> None:
         """Stop the workers, or give servers back; what waits fails."""
-        self._measuring.close()
+        self.pool.close()
 
 
 @atexit.register
 def _close_all() -> None:
-    for measuring in list(_open):
-        measuring.close()
+    for runner in list(_open):
+        runner.close()

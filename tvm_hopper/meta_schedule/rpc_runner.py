@@ -13,7 +13,7 @@ from tvm.ir.utils import derived_object
 
 from tvm_hopper.errors import HopperError
 
-from .pool_runner import Measuring, PooledRunner
+from .pool_runner import PooledRunner
 from .remote.station import RemoteStation
 from .remote.tracker import TrackerAddress, TrackerClient
 from .workers.pool import WorkerPool
@@ -66,7 +66,6 @@ class RpcRunner(PooledRunner):
         correct: bool = True,
         keep_artifacts: bool = False,
     ) -> None:
-        super().__init__()
         address = TrackerAddress.parse(tracker)
         pool = WorkerPool(seconds=seconds, retire_after=retire_after, waits=True)
 
@@ -74,13 +73,13 @@ class RpcRunner(PooledRunner):
             return {}  # replies say themselves
 
         self._finder = ServerFinder(TrackerClient(address), pool, patience)
-        self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
+        super().__init__(pool, about, correct, keep_artifacts, repeats)
         weakref.finalize(self, self._finder.stop)
 
     @property
     def servers(self) -> list[str]:
         """Names of the servers in use."""
-        return self._measuring.pool.names
+        return self.pool.names
 
     def close(self) -> None:
         """Give all servers back; what waits fails."""

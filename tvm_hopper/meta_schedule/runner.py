@@ -12,7 +12,7 @@ from tvm.ir.utils import derived_object
 from tvm_hopper.errors import HopperError
 
 from .arguments import MOST_PROCESSES, check_number, check_seconds
-from .pool_runner import Measuring, PooledRunner
+from .pool_runner import PooledRunner
 from .workers.pool import WorkerPool
 from .workers.process import WorkerProcess
 from .workers.turns import Device
@@ -64,7 +64,6 @@ class GpuRunner(PooledRunner):
         keep_artifacts: bool = False,
         processes: int = PROCESSES,
     ) -> None:
-        super().__init__()
         check_seconds("GpuRunner", seconds)
         check_number("GpuRunner", "retire_after", retire_after, MOST_PROCESSES)
         check_number("GpuRunner", "processes", processes, MOST_PROCESSES)
@@ -76,16 +75,16 @@ class GpuRunner(PooledRunner):
         def about(name: str) -> Mapping[str, Any]:
             return next((x.about for x in stations if x.name == name and x.about), {})
 
-        self._measuring = Measuring(pool, about, correct, keep_artifacts, repeats)
+        super().__init__(pool, about, correct, keep_artifacts, repeats)
 
     def start(self) -> None:
         """Let the workers start, which takes seconds; without it the first trials wait for them."""
-        self._measuring.pool.start()
+        self.pool.start()
 
     @property
     def gpus(self) -> list[str]:
         """Names of the GPUs that are left."""
-        return list(dict.fromkeys(self._measuring.pool.names))
+        return list(dict.fromkeys(self.pool.names))
 
 
 def gpu_workers(gpus: Any, processes: int = 1) -> list[Any]:

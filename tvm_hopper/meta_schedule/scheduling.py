@@ -16,8 +16,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import HopperError, ScheduleError, cannot_schedule, cannot_tune
 from tvm_hopper.schedule import (
     BY_DEVICE,

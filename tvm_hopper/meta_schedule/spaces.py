@@ -12,20 +12,21 @@ Functions that are no kernels of ours get the schedule that TVM's dlight has for
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
 from tvm import s_tir
 from tvm.ir.utils import derived_object
-from tvm.s_tir import dlight as dl
-from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir import dlight as dl, meta_schedule as ms
 
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import HopperError, cannot_tune
+from tvm_hopper.requests import keys
+from tvm_hopper.schedule import MatmulConfig
+from tvm_hopper.schedule.products.config import ARCH, find_violations
 
 from .matmul_problems import MatmulProblem
-from .mutators import MutateSample
-from .postprocs import RefuseIllegal
 from .problems import Problem
 from .scheduling import reductions_of
 from .strategies import find_problem
@@ -104,7 +105,7 @@ def sampled_products(mod: Any, problem: MatmulProblem) -> list[s_tir.Schedule]:
     """Return a schedule for each structure, whose sizes are random variables.
 
     All four are sampled, rows among one candidate: so a trace tells them in this order, see
-    `postprocs`.
+    `sampled_sizes`.
     """
     m, n, k = problem.extents
     columns = [x for x in COLUMNS if x < 2 * n] or [COLUMNS[0]]
@@ -159,3 +160,77 @@ def by_dlight(mod: Any, target: Any) -> s_tir.Schedule:
             if designs is not None:
                 return designs[0] if isinstance(designs, list) else designs
     return s_tir.Schedule(mod)
+
+
+SIZES = 4  # samples of a product: rows, columns, depth of a tile, last stage
+
+
+@derived_object
+class RefuseIllegal(ms.postproc.PyPostproc):
+    """Passes what `sampled_sizes` finds legal, and every schedule that it finds no sizes of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        pass
+
+    def apply(self, sch: Any) -> bool:
+        """Tell whether a schedule is worth a build."""
+        return not violations(sch)
+
+    def clone(self) -> Any:
+        """Return a postproc like this one."""
+        return RefuseIllegal()
+
+
+def violations(sch: s_tir.Schedule) -> list[str]:
+    """Return every rule that the sampled sizes of a product break."""
+    body = sch.mod["main"].body
+    loops = ir.find_all(body, ir.For, lambda x: keys.CONSUMERS in x.annotations)
+    sizes = sampled_sizes(sch.trace)
+    if len(loops) != 1 or sizes is None:
+        return []
+    rows, columns, depth, last = sizes
+    config = MatmulConfig(consumers=int(loops[0].annotations[keys.CONSUMERS]))
+    copies = ir.find_all(body, ir.SBlock, lambda x: keys.ASYNC_COPY in x.annotations)
+    dtype = ir.dtype_of(copies[0].writes[0].source) if copies else "float16"
+    return find_violations((rows, columns, depth), last + 1, config, dtype, ARCH)
+
+
+def sampled_sizes(trace: Any) -> tuple[int, int, int, int] | None:
+    """Return what a trace of `spaces.space()` decided, None for any other trace."""
+    sizes = []
+    for instruction in trace.insts:
+        if instruction.kind.name == "SampleCategorical":
+            values = [int(x) for x in instruction.attrs[0]]
+            sizes.append(values[int(trace.decisions[instruction])])
+    return (sizes[0], sizes[1], sizes[2], sizes[3]) if len(sizes) == SIZES else None
+
+
+@derived_object
+class MutateSample(ms.mutator.PyMutator):
+    """Takes another candidate of one sample that has several."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+
+    def _initialize_with_tune_context(self, context: Any) -> None:
+        pass
+
+    def apply(self, trace: Any, *_: Any) -> Any:
+        """Return a trace with another decision, None if there is nothing to decide."""
+        open_ = [
+            x for x in trace.insts if x.kind.name == "SampleCategorical" and len(x.attrs[0]) > 1
+        ]
+        if not open_:
+            return None
+        chosen = self._random.choice(open_)
+        old = int(trace.decisions[chosen])
+        others = [i for i in range(len(chosen.attrs[0])) if i != old]
+        return trace.with_decision(chosen, self._random.choice(others), True)
+
+    def clone(self) -> Any:
+        """Return a mutator that goes on by itself."""
+        return MutateSample(self._random.randrange(1 << 30))

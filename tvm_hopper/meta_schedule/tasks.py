@@ -20,8 +20,7 @@ import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.target import Target
 
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import HopperError, cannot_tune
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.relax import prepare

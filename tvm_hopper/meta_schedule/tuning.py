@@ -29,8 +29,7 @@ from .checking import Check, Simulated
 from .configurations import as_text
 from .database import Database, Trial
 from .finals import Bench, Finals, is_open
-from .flights import Flights, Outcome
-from .interrupts import InterruptNoted
+from .flights import Flights, InterruptNoted, Outcome
 from .journal import Journal, as_folder
 from .neighbours import near_trials
 from .progress import Progress
@@ -39,7 +38,7 @@ from .schedulers import Schedule, Schedulers, scheduled_here, spare_processes
 from .search import Measured, Search
 from .tasks import Task, TaskList, as_target, look_for_tasks
 from .versions import machine, part
-from .workers.cpus import usable_cpus
+from .workers.process import usable_cpus
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,15 +1,12 @@
 """The lowering pipeline: TVM's pass list with our passes inserted."""
 
-from .passes import full_list
-from .run import Lowered, leave_refused, lower, lower_final, lower_to_hook, run, stock_finalizers
-
-__all__ = [
-    "Lowered",
-    "full_list",
-    "leave_refused",
-    "lower",
-    "lower_final",
-    "lower_to_hook",
-    "run",
-    "stock_finalizers",
-]
+from .passes import full_list as full_list
+from .run import (
+    Lowered as Lowered,
+    leave_refused as leave_refused,
+    lower as lower,
+    lower_final as lower_final,
+    lower_to_hook as lower_to_hook,
+    run as run,
+    stock_finalizers as stock_finalizers,
+)

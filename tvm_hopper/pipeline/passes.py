@@ -21,19 +21,21 @@ MergeSharedBuffers always runs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir import BaseFunc
 from tvm.ir.transform import Pass, PassContext
 
+from tvm_hopper import ir
+from tvm_hopper.errors import VerifyError
 from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor
 from tvm_hopper.transforms.prepare.lower_to_opaque_blocks import IS_OPAQUE, opaque_block_passes
 
-from .checks import check_well_formed
 from .stock import stock_passes
 
 if TYPE_CHECKING:
@@ -163,3 +165,33 @@ def _takes_stage_of(name: str, func: BaseFunc) -> bool:
 
     stage = stages.stage_of(name)
     return stage is None or stage.when is None or stage.when(func)
+
+
+def verify_between_passes() -> bool:
+    """Tell whether the environment requests a check after each of our passes."""
+    return os.environ.get("TVM_HOPPER_VERIFY", "0") not in ("", "0")
+
+
+def check_well_formed(before: Iterable[tirx.PrimFunc], mod: tvm.IRModule, after: str) -> None:
+    """Refuse what a pass made, if requested and if what it was given was well formed."""
+    if not verify_between_passes() or _ill_formed(before):
+        return
+    for gv, func in mod.functions.items():
+        error = _ill_formed([func])
+        if error is not None:
+            raise VerifyError(
+                f"{gv.name_hint} after {after}: found IR that is not well formed "
+                f"({error}); need every variable and buffer defined once, before its use"
+            )
+
+
+def _ill_formed(functions: Iterable[tirx.PrimFunc]) -> Exception | None:
+    """Return what TVM's verifier says; its own pragmas of lowered loops do not pass it either."""
+    for func in functions:
+        has_blocks = bool(ir.find_all(func.body, ir.SBlock))
+        analysis = s_tir.analysis if has_blocks else tirx.analysis  # TVM has a verifier for each
+        try:
+            analysis.verify_well_formed(func, assert_mode=True)
+        except Exception as error:
+            return error
+    return None

@@ -16,9 +16,8 @@ from tvm_hopper.facts.dtypes import DTYPES
 
 from .emit import ReferenceEmitter, build, carrier_dtype
 from .float8_sums import NUM_CUTS, sum_of_cuts
-from .integers import integral_buffers
 from .plain import PlainProgramError, dtype_of, pick_function, read, variables
-from .reductions import added_term
+from .reductions import added_term, integral_buffers
 from .regions import Box, Interval, Needs, deciding_buffers, index_of, infer, interval, loaded
 from .rounding import FORMATS
 

@@ -101,20 +101,22 @@ def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
     """Outline each attention operator, and each softmax along the last axis between products."""
     bindings = Bindings(func)
     for var in list(bindings.values):
-        name = bindings.op(var)
-        if name in OPERATORS:
-            yield _Outliner(bindings, var, var).outline()
-        if name != SOFTMAX or int(bindings.values[var].attrs.axis) not in (
-            -1,
-            len(_shape(var)) - 1,
-        ):
-            continue
-        after, before = _product_after(bindings, var), _product_before(bindings, var)
-        if after is None or before is None:
-            continue
-        outliner = _Outliner(bindings, before, after)
-        if outliner.half is not None:
-            yield outliner.outline()
+        outliner = _outliner_at(bindings, var)
+        if outliner is not None and (outlined := outliner.outline()) is not None:
+            yield outlined
+
+
+def _outliner_at(bindings: Bindings, var: Any) -> _Outliner | None:
+    name = bindings.op(var)
+    if name in OPERATORS:
+        return _Outliner(bindings, var, var)
+    if name != SOFTMAX or int(bindings.values[var].attrs.axis) not in (-1, len(_shape(var)) - 1):
+        return None
+    after, before = _product_after(bindings, var), _product_before(bindings, var)
+    if after is None or before is None:
+        return None
+    outliner = _Outliner(bindings, before, after)
+    return None if outliner.half is None else outliner
 
 
 def _product_after(bindings: Bindings, softmax: Any) -> Any:
@@ -168,11 +170,17 @@ class _Outliner:
         self.depends: dict[Any, bool] = {}
         self.moved: set[Any] = set()  # what operands go through
 
-    def outline(self) -> OutlinedAttention:
-        """Return the function, with operands of the type of 16 bits if there is one."""
+    def outline(self) -> OutlinedAttention | None:
+        """Return the function, with operands of the type of 16 bits if there is one.
+
+        None where a tensor that it reads has no known shape.
+        """
         self.moved = {y for x in self.operands for y in (x, *self._chain(x))}
         sources = {self._source(x) for x in self.operands}
-        for x in self._leaves():
+        leaves = self._leaves()
+        if not all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in leaves):
+            return None
+        for x in leaves:
             dtype = str(x.ty.dtype)
             if x in sources and self.half is not None:
                 dtype = self.half

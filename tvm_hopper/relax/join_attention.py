@@ -168,6 +168,15 @@ def _where(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(choose, *tensors)
 
 
+def _full(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Fill a tensor: TVM's legalizer refuses infinity."""
+    shape, value = call.args
+    if not isinstance(shape, relax.ShapeExpr) or not isinstance(value, GenericConst):
+        return call
+    made = tirx.const(value.value.numpy().item(), str(call.ty.dtype))
+    return builder.call_te(lambda: te.compute(list(shape.values), lambda *_: made, "full"))
+
+
 def _filled(value: float, dtype: str) -> Any:
     return te.compute((), lambda: tirx.const(value, dtype), "constant")
 
@@ -179,5 +188,6 @@ def _attention(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 LEGALIZERS = {
     "relax.arange": _arange,
     "relax.where": _where,
+    "relax.full": _full,
     **{f"relax.nn.{x}": _attention for x in OPERATORS},
 }

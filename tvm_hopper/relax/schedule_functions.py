@@ -16,8 +16,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_hopper import dlight
-from tvm_hopper import schedule as hs
+from tvm_hopper import dlight, schedule as hs
 from tvm_hopper.dlight.decisions import Decision, is_scheduled
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import HopperError

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 
 from tvm_hopper.errors import cannot_lower, cannot_schedule
 from tvm_hopper.facts.arch import ARCHS, DEFAULT_ARCH, Arch, Processor
-from tvm_hopper.facts.devices import (
-    CHIPS,
-    DEFAULT_NUM_SMS,
-    NUM_SMS,
-    NUM_SMS_ATTR,
-    Chip,
-    chip_of,
-)
+from tvm_hopper.facts.devices import CHIPS, DEFAULT_NUM_SMS, NUM_SMS, NUM_SMS_ATTR, Chip, chip_of
 from tvm_hopper.facts.hexagon import HEXAGONS, Hexagon
 from tvm_hopper.requests.tags import ARCH, PART_ATTR
 

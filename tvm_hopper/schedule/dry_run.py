@@ -12,8 +12,7 @@ be scheduled later.  Tensors in global memory between them become arguments of i
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -27,6 +26,7 @@ from tvm_hopper.analysis.contraction import may_be_product
 from tvm_hopper.errors import LoweringError, ScheduleError, cannot_schedule
 
 from . import reasons
+from .trial import raised
 
 TARGET = "nvidia/nvidia-h200"  # every request is lowered for sm_90a
 LAST = "tvm_hopper.MergeSharedBuffers"  # the last pass that can refuse a kernel
@@ -35,14 +35,9 @@ LAST = "tvm_hopper.MergeSharedBuffers"  # the last pass that can refuse a kernel
 _left: ContextVar[bool] = ContextVar("tvm_hopper.schedule.dry_run.left", default=False)
 
 
-@contextlib.contextmanager
-def left_to_the_build() -> Iterator[None]:
+def left_to_the_build() -> AbstractContextManager[None]:
     """Skip the trial lowering, for callers that build each candidate elsewhere."""
-    token = _left.set(True)
-    try:
-        yield
-    finally:
-        _left.reset(token)
+    return raised(_left)
 
 
 def check_lowering(sch: s_tir.Schedule, block: Any) -> None:

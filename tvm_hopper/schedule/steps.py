@@ -27,8 +27,7 @@ from tvm import s_tir
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import swizzle as swizzle_facts
-from tvm_hopper.facts import wgmma as wgmma_facts
+from tvm_hopper.facts import swizzle as swizzle_facts, wgmma as wgmma_facts
 from tvm_hopper.facts.async_ops import find_copy_op, find_mechanisms
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES
 from tvm_hopper.requests import keys
@@ -47,14 +46,7 @@ from .arguments import (
 )
 from .asking import ask as _ask
 from .products import tiles
-from .products.config import (
-    ACCUMULATE,
-    OPERANDS,
-    PENDING,
-    Roles,
-    check_consumers,
-    check_pending,
-)
+from .products.config import ACCUMULATE, OPERANDS, PENDING, Roles, check_consumers, check_pending
 from .products.fuse import is_own_kernel
 from .products.recognize import Axis, Matmul, find_matmul
 from .trial import all_or_nothing

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -29,23 +30,23 @@ _thrown_away: ContextVar[bool] = ContextVar("tvm_hopper.schedule.thrown_away", d
 
 
 @contextlib.contextmanager
-def as_one_step() -> Iterator[None]:
+def raised(flag: ContextVar[bool]) -> Iterator[None]:
+    """Set a flag while the context lasts."""
+    token = flag.set(True)
+    try:
+        yield
+    finally:
+        flag.reset(token)
+
+
+def as_one_step() -> AbstractContextManager[None]:
     """Let the helpers that are called here run in place at once: the whole was tried already."""
-    token = _inside.set(True)
-    try:
-        yield
-    finally:
-        _inside.reset(token)
+    return raised(_inside)
 
 
-@contextlib.contextmanager
-def thrown_away_if_refused() -> Iterator[None]:
+def thrown_away_if_refused() -> AbstractContextManager[None]:
     """Skip the trial on a copy, for callers that discard a refused schedule."""
-    token = _thrown_away.set(True)
-    try:
-        yield
-    finally:
-        _thrown_away.reset(token)
+    return raised(_thrown_away)
 
 
 def is_thrown_away() -> bool:

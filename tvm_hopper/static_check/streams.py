@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.programming_model import NAMED_BARRIERS, WARP_GROUP_THREADS
-from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
+from tvm_hopper.facts.programming_model import (
+    NAMED_BARRIERS,
+    THREADS_PER_WARP as WARP,
+    WARP_GROUP_THREADS,
+)
 from tvm_hopper.facts.registers import entry_registers
 from tvm_hopper.sim.findings import RULES, Finding
 from tvm_hopper.sim.protocol.expr import Address

@@ -14,44 +14,23 @@ syncs; `defined` asks whether a ring's old content is ever read. Imports the fac
 of this package.
 """
 
-from .defined import reads_its_own_copies
-from .place import place_syncs
+from .defined import reads_its_own_copies as reads_its_own_copies
+from .place import place_syncs as place_syncs
 from .program import (
-    Access,
-    Barrier,
-    Body,
-    Branch,
-    Buffer,
-    Commit,
-    Fence,
-    Loop,
-    Open,
-    Path,
-    Placement,
-    Space,
-    Step,
-    Sync,
-    Wait,
-    WaitPhase,
+    Access as Access,
+    Barrier as Barrier,
+    Body as Body,
+    Branch as Branch,
+    Buffer as Buffer,
+    Commit as Commit,
+    Fence as Fence,
+    Loop as Loop,
+    Open as Open,
+    Path as Path,
+    Placement as Placement,
+    Space as Space,
+    Step as Step,
+    Sync as Sync,
+    Wait as Wait,
+    WaitPhase as WaitPhase,
 )
-
-__all__ = [
-    "Access",
-    "Barrier",
-    "Body",
-    "Branch",
-    "Buffer",
-    "Commit",
-    "Fence",
-    "Loop",
-    "Open",
-    "Path",
-    "Placement",
-    "Space",
-    "Step",
-    "Sync",
-    "Wait",
-    "WaitPhase",
-    "place_syncs",
-    "reads_its_own_copies",
-]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from tvm_hopper.codegen_patches.ptx import cp_async
@@ -233,13 +233,21 @@ def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRM
         "software_pipeline_async_stages": [0],
     }
 
+    attributes = {"global_symbol": "main", **({"tirx.noalias": True} if pad else {})}
+
+    def value(tensor: Any, row: Any, i: Any) -> Any:
+        if not pad:
+            return tensor[row, i]
+        inside = tirx.And(i >= 1, i < trips - 1)
+        return T.if_then_else(inside, tensor[row, i - 1], T.float32(0))
+
     @T.prim_func(s_tir=True)
-    def plain(
+    def func(
         A: T.Buffer((count, width), "float32"),
         B: T.Buffer((count, width), "float32"),
         C: T.Buffer((count, trips), "float32"),
     ):
-        T.func_attr({"global_symbol": "main"})
+        T.func_attr(attributes)
         for bx in T.thread_binding(blocks, thread="blockIdx.x"):
             for tx in T.thread_binding(threads, thread="threadIdx.x"):
                 for i in T.serial(trips, annotations=notes):
@@ -247,34 +255,10 @@ def columns(blocks: int, threads: int, trips: int, pad: bool = False) -> tvm.IRM
                         a = T.sblock_alloc_buffer((threads, 1), scope="shared")
                         b = T.sblock_alloc_buffer((threads, 1), scope="shared")
                         with T.sblock("a"):
-                            a[tx, 0] = A[bx * threads + tx, i]
+                            a[tx, 0] = value(A, bx * threads + tx, i)
                         with T.sblock("b"):
-                            b[tx, 0] = B[bx * threads + tx, i]
+                            b[tx, 0] = value(B, bx * threads + tx, i)
                         with T.sblock("sum"):
                             C[bx * threads + tx, i] = a[tx, 0] + b[tx, 0]
 
-    @T.prim_func(s_tir=True)
-    def padded(
-        A: T.Buffer((count, width), "float32"),
-        B: T.Buffer((count, width), "float32"),
-        C: T.Buffer((count, trips), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        for bx in T.thread_binding(blocks, thread="blockIdx.x"):
-            for tx in T.thread_binding(threads, thread="threadIdx.x"):
-                for i in T.serial(trips, annotations=notes):
-                    with T.sblock("compute"):
-                        a = T.sblock_alloc_buffer((threads, 1), scope="shared")
-                        b = T.sblock_alloc_buffer((threads, 1), scope="shared")
-                        with T.sblock("a"):
-                            a[tx, 0] = T.if_then_else(
-                                i >= 1 and i < trips - 1, A[bx * threads + tx, i - 1], T.float32(0)
-                            )
-                        with T.sblock("b"):
-                            b[tx, 0] = T.if_then_else(
-                                i >= 1 and i < trips - 1, B[bx * threads + tx, i - 1], T.float32(0)
-                            )
-                        with T.sblock("sum"):
-                            C[bx * threads + tx, i] = a[tx, 0] + b[tx, 0]
-
-    return tvm.IRModule({"main": padded if pad else plain})
+    return tvm.IRModule({"main": func})

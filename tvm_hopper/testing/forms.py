@@ -7,10 +7,11 @@ are a multiple of 8 elements apart when k is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.script import tirx as T
 
 Form = Callable[[int, int, int, str], tvm.IRModule]
@@ -20,123 +21,88 @@ def _module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
-def row_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """Let rows lie further apart than they are long, by constants."""
+def _plain(row: Any, column: Any) -> tuple[Any, ...]:
+    return row, column
+
+
+def _product(
+    extents: tuple[int, int, int],
+    dtype: str,
+    shapes: tuple[tuple[int, ...], ...],
+    layouts: Sequence[dict[str, Any]] = ({}, {}, {}),
+    places: Sequence[Callable[[Any, Any], tuple[Any, ...]]] = (_plain, _plain, _plain),
+) -> tvm.IRModule:
+    """Multiply tensors of any layout: `places` index A, B and C by the product's rows and columns.
+
+    `layouts` are arguments of `T.match_buffer`.
+    """
+    m, n, k = extents
+    a_shape, b_shape, c_shape = shapes
+    a_layout, b_layout, c_layout = layouts
+    a_at, b_at, c_at = places
 
     @T.prim_func(s_tir=True)
     def main(a: T.handle, b: T.handle, c: T.handle):
-        A = T.match_buffer(a, (m, k), dtype, strides=[k + 8, 1])
-        B = T.match_buffer(b, (n, k), dtype, strides=[k + 16, 1])
-        C = T.match_buffer(c, (m, n), "float32", strides=[n + 4, 1])
+        A = T.match_buffer(a, a_shape, dtype, **a_layout)
+        B = T.match_buffer(b, b_shape, dtype, **b_layout)
+        C = T.match_buffer(c, c_shape, "float32", **c_layout)
         for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
                 with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+                    C[c_at(vi, vj)] = T.float32(0)
+                C[c_at(vi, vj)] = C[c_at(vi, vj)] + T.Cast("float32", A[a_at(vi, vk)]) * T.Cast(
+                    "float32", B[b_at(vj, vk)]
+                )
 
     return _module(main)
+
+
+def row_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Let rows lie further apart than they are long, by constants."""
+    layouts = [{"strides": [x, 1]} for x in (k + 8, k + 16, n + 4)]
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), layouts)
 
 
 def symbolic_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Let each call say how far apart rows lie."""
-
-    @T.prim_func(s_tir=True)
-    def main(a: T.handle, b: T.handle, c: T.handle):
-        lda = T.int32()
-        ldb = T.int32()
-        ldc = T.int32()
-        A = T.match_buffer(a, (m, k), dtype, strides=[lda, 1])
-        B = T.match_buffer(b, (n, k), dtype, strides=[ldb, 1])
-        C = T.match_buffer(c, (m, n), "float32", strides=[ldc, 1])
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    return _module(main)
+    layouts = [{"strides": [tirx.Var(x, "int32"), 1]} for x in ("lda", "ldb", "ldc")]
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), layouts)
 
 
 def column_strides(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Declare both operands in the order in which they do not lie in memory."""
-    rows, columns = -(-m // 8) * 8, -(-n // 8) * 8
-
-    @T.prim_func(s_tir=True)
-    def main(a: T.handle, b: T.handle, C: T.Buffer((m, n), "float32")):
-        A = T.match_buffer(a, (m, k), dtype, strides=[1, rows])
-        B = T.match_buffer(b, (n, k), dtype, strides=[1, columns])
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    return _module(main)
+    layouts = [{"strides": [1, -(-x // 8) * 8]} for x in (m, n)]
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), [*layouts, {}])
 
 
 def offsets(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Let tensors start after their data pointers."""
-
-    @T.prim_func(s_tir=True)
-    def main(a: T.handle, B: T.Buffer((n, k), dtype), c: T.handle):
-        start = T.int32()
-        place = T.int32()
-        A = T.match_buffer(a, (m, k), dtype, elem_offset=start, offset_factor=8)
-        C = T.match_buffer(c, (m, n), "float32", elem_offset=place)
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    return _module(main)
+    start, place = (tirx.Var(x, "int32") for x in ("start", "place"))
+    layouts = ({"elem_offset": start, "offset_factor": 8}, {}, {"elem_offset": place})
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), layouts)
 
 
 def slices(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Multiply parts of two tensors into a part of a third."""
     width = -(-(k + 12) // 8) * 8
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((m + 30, width), dtype),
-        B: T.Buffer((n + 7, width), dtype),
-        C: T.Buffer((m + 16, n + 32), "float32"),
-    ):
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[vi + 5, vj + 16] = T.float32(0)
-                C[vi + 5, vj + 16] = C[vi + 5, vj + 16] + T.Cast(
-                    "float32", A[vi + 16, vk + 8]
-                ) * T.Cast("float32", B[vj + 7, vk])
-
-    return _module(main)
+    shapes = ((m + 30, width), (n + 7, width), (m + 16, n + 32))
+    places = (
+        lambda i, kk: (i + 16, kk + 8),
+        lambda j, kk: (j + 7, kk),
+        lambda i, j: (i + 5, j + 16),
+    )
+    return _product((m, n, k), dtype, shapes, places=places)
 
 
 def packed_qkv(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Compute scores of one head, whose queries and keys are slices of packed projections."""
 
-    @T.prim_func(s_tir=True)
-    def main(
-        QKV: T.Buffer((m, 3, k), dtype),
-        KV: T.Buffer((n, 2, k), dtype),
-        C: T.Buffer((m, n), "float32"),
-    ):
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[vi, vj] = T.float32(0)
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", QKV[vi, 1, vk]) * T.Cast(
-                    "float32", KV[vj, 1, vk]
-                )
+    def second(row: Any, kk: Any) -> tuple[Any, ...]:
+        return row, 1, kk
 
-    return _module(main)
+    shapes = ((m, 3, k), (n, 2, k), (m, n))
+    return _product((m, n, k), dtype, shapes, places=(second, second, _plain))
 
 
 def unit_dimensions(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
@@ -250,17 +216,22 @@ def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     return _module(main)
 
 
-def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
-    """Keep a layer's value before its activation, in half precision."""
-    a = te.placeholder((m, k), dtype, name="A")
-    b = te.placeholder((n, k), dtype, name="B")
-    bias = te.placeholder((n,), dtype, name="bias")
+def _of_te(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any, Any]:
+    """Return both operands and the product, in te."""
+    a, b = (te.placeholder((x, k), dtype, name=y) for x, y in ((m, "A"), (n, "B")))
     axis = te.reduce_axis((0, k), "k")
     c = te.compute(
         (m, n),
         lambda i, j: te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis),
         name="C",
     )
+    return a, b, c
+
+
+def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
+    """Keep a layer's value before its activation, in half precision."""
+    a, b, c = _of_te(m, n, k, dtype)
+    bias = te.placeholder((n,), dtype, name="bias")
     wide = te.compute((n,), lambda j: bias[j].astype("float32"), name="bias_wide")
     pre = te.compute((m, n), lambda i, j: (c[i, j] + wide[j]).astype(dtype), name="P")
     out = te.compute((m, n), lambda i, j: te.max(pre[i, j], te.const(0, dtype)), name="D")
@@ -269,14 +240,7 @@ def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def product_and_activation(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Return the product itself, its activation, and that transposed."""
-    a = te.placeholder((m, k), dtype, name="A")
-    b = te.placeholder((n, k), dtype, name="B")
-    axis = te.reduce_axis((0, k), "k")
-    c = te.compute(
-        (m, n),
-        lambda i, j: te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis),
-        name="C",
-    )
+    a, b, c = _of_te(m, n, k, dtype)
     d = te.compute(
         (m, n), lambda i, j: te.max(c[i, j], te.const(0, "float32")).astype(dtype), name="D"
     )

@@ -9,8 +9,7 @@ import pytest
 from tvm import te, tirx
 
 from tests.schedule.attention.programs import Case, program, reference, run, values
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.attention.online import ONLINE
 
@@ -172,7 +171,7 @@ def test_plain_program_is_noted():
     mod = program(CASES["plain"])
     assert origins.plain_of(hs.online(mod)).same_as(mod)
     func = hs.online(mod["main"], (128, 64))
-    assert [*func.attrs[ONLINE]] == [128, 64, 2]
+    assert [*func.attrs[ONLINE]] == [128, 64, 2, 1, 0]
 
 
 def test_probabilities():

@@ -20,7 +20,13 @@ def total(name, shape, term, *extents, reduce=te.sum):
 
 
 def attention(
-    product=None, scores=None, weight=None, value=None, shift=None, output=None, more=None
+    product=None,
+    scores=None,
+    weight=None,
+    value=None,
+    shift=None,
+    output=None,
+    more=None,
 ):
     """Return attention of 8 queries and keys, some of its steps replaced."""
     q, k, v = (te.placeholder(SIZE, "float32", x) for x in "QKV")
@@ -29,7 +35,8 @@ def attention(
     )
     t = te.compute(SIZE, scores(s, q) if scores else lambda i, j: s[i, j], "T")
     top = total("M", (8,), lambda x, r: t[x[0], r[0]], 8, reduce=te.max)
-    e = te.compute(SIZE, lambda i, j: te.exp(t[i, j] - (top if shift is None else shift)[i]), "E")
+    shifted = shift(top) if shift else top
+    e = te.compute(SIZE, lambda i, j: te.exp(t[i, j] - shifted[i]), "E")
     sums = total("L", (8,), lambda x, r: e[x[0], r[0]], 8)
     p = te.compute(SIZE, (weight or (lambda e, den: lambda i, j: e[i, j] / den[i]))(e, sums), "P")
     o = total(
@@ -42,6 +49,24 @@ def attention(
 
 def two_outputs(s, top, den, o):
     return [te.compute(SIZE, lambda i, c: o[i, c] + 1.0, "twice")]
+
+
+def with_sink(more):
+    """Return attention with one more key, of the score 3."""
+    shifts = []
+
+    def shift(top):
+        shifts.append(te.compute((8,), lambda i: tirx.Max(top[i], tirx.const(3.0, "float32"))))
+        return shifts[0]
+
+    def output(o, den, s):
+        return lambda i, c: o[i, c] / (den[i] + te.exp(3.0 - shifts[0][i]))
+
+    return attention(weight=lambda e, den: lambda *x: e[x], shift=shift, output=output, more=more)
+
+
+def maximum(s, top, den, o):
+    return [te.compute((8,), lambda i: top[i], "first")]
 
 
 def scores_of_one_key(s, top, den, o):
@@ -105,6 +130,16 @@ REFUSED = {
         lambda: attention(more=scores_of_one_key),
         "tensor first: found a second output that is no function of the maximum and the sum",
     ),
+    "the maximum without a sink": (
+        lambda: with_sink(maximum),
+        "tensor first: found the maximum of keys without the sink",
+    ),
+    "columns of parts": (
+        lambda: attention(
+            output=lambda o, den, s: lambda i, c: o[i // 3 * 2, (i * 8 + c) % 7],
+        ),
+        "tensor O: found the index",
+    ),
     "a reduction in the scores": (
         lambda: attention(
             scores=lambda s, q: lambda i, j: s[i, j]
@@ -123,7 +158,7 @@ REFUSED = {
     "no quotient": (
         lambda: attention(
             weight=lambda e, den: lambda i, j: e[i, j],
-            shift=te.compute((8,), lambda i: tirx.const(3.0, "float32"), "C"),
+            shift=lambda top: te.compute((8,), lambda i: tirx.const(3.0, "float32"), "C"),
         ),
         "found sums of exponentials that are not divided by each other",
     ),

@@ -12,15 +12,7 @@ from tvm.script import tirx as T
 from tests.sim import ptx
 from tests.sim.hand_threaded import F32, U8, U64, Elements, Local, Map, Shared, hand_threaded
 
-from .common import (
-    LOAD_2D,
-    NUM_ACCUMULATORS,
-    NUM_THREADS,
-    SWIZZLE_128B_MAP,
-    TILE_M,
-    TILE_N,
-    Kernel,
-)
+from .common import LOAD_2D, NUM_ACCUMULATORS, NUM_THREADS, SWIZZLE_128B_MAP, TILE_M, TILE_N, Kernel
 
 TILE_K = 128  # fp8 elements, and bytes
 A_BYTES, B_BYTES = TILE_M * TILE_K, TILE_N * TILE_K

@@ -7,10 +7,7 @@ from tests.transforms.scripts import check, given, notes_of, parse, run
 from tvm_hopper import ir
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.transforms.common.explain_notes import TensorMapNote
-from tvm_hopper.transforms.copies.lower_async_copies import (
-    LowerAsyncCopies,
-    plan_copies,
-)
+from tvm_hopper.transforms.copies.lower_async_copies import LowerAsyncCopies, plan_copies
 
 LOAD = "tvm_hopper.tma_load"
 ENCODE = "runtime.cuTensorMapEncodeTiled"

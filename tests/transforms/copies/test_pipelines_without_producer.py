@@ -6,8 +6,7 @@ from tvm.ir.transform import PassContext
 
 import tvm_hopper
 from tests.sim_kernels.test_extents_from_data import inputs, tiled
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.facts.arch import SM_80, SM_90A
 from tvm_hopper.requests import keys

@@ -6,8 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.transforms.scripts import parse
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import simulate
 from tvm_hopper.transforms.copies.thread_copies import deal_out
 

@@ -6,8 +6,7 @@ import pytest
 from tvm import s_tir
 
 from tests.transforms.scripts import parse, run
-from tvm_hopper import pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import pipeline, schedule as hs
 from tvm_hopper.testing import columns
 from tvm_hopper.transforms.launch.allocate_workspace import AllocateWorkspace
 

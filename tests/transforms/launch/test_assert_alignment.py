@@ -6,8 +6,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check, parse
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.analysis.access_widths import access_widths
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import workloads

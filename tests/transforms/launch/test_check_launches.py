@@ -8,8 +8,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.dlight.collection import GuardedRule
 from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import memory_bound, relax_forms, workloads

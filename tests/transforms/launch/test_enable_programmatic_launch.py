@@ -6,8 +6,7 @@ from tvm import s_tir, te, tirx
 
 from tests.sim_kernels.mutate import instructions
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.pipeline.run import lower_final
 from tvm_hopper.simulation import Program, load, simulate, verify
 from tvm_hopper.testing import workloads

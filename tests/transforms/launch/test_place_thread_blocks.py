@@ -8,14 +8,10 @@ from tvm import s_tir
 
 import tvm_hopper
 from tests.transforms.scripts import check, notes_of, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.requests.keys import LAUNCHED_TOGETHER
 from tvm_hopper.testing import memory_bound
-from tvm_hopper.transforms.launch.place_thread_blocks import (
-    PlaceThreadBlocks,
-    plan_launch_clusters,
-)
+from tvm_hopper.transforms.launch.place_thread_blocks import PlaceThreadBlocks, plan_launch_clusters
 
 BEFORE = """
 def func(X: T.Buffer((8, 32), "float32"), Y: T.Buffer((8, 32), "float32")):

@@ -5,10 +5,7 @@ from tvm import tirx
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.legalize.legalize_vectors import (
-    LegalizeVectors,
-    cut_unaligned,
-)
+from tvm_hopper.transforms.legalize.legalize_vectors import LegalizeVectors, cut_unaligned
 
 BEFORE = """
 def func(A: T.Buffer((8, 256), "float16"), C: T.Buffer((8, 256), "float16")):

@@ -7,8 +7,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_hopper
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.codegen_patches.approximations import IN_TURNS
 from tvm_hopper.requests.keys import FUNCTIONS
 from tvm_hopper.transforms.common.explain_notes import RemarkNote, read_notes

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
-from tvm_hopper.transforms.memory_bound.hoist_reduction_inits import (
-    HoistReductionInits,
-)
+from tvm_hopper.transforms.memory_bound.hoist_reduction_inits import HoistReductionInits
 
 KERNEL = """
 def func(X: T.Buffer((1000, 8), "float32"), Y: T.Buffer((16, 8), "float32")):

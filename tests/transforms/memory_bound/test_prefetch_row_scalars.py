@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper.transforms.memory_bound.prefetch_row_scalars import (
-    prefetch_row_scalars,
-)
+from tvm_hopper.transforms.memory_bound.prefetch_row_scalars import prefetch_row_scalars
 
 KERNEL = """
 def func(X: T.Buffer((1000, 256), "float16"), Q: T.Buffer((1000,), "float32"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.transforms.scripts import parse, run
-from tvm_hopper.transforms.memory_bound.prefetch_rows_to_l2 import (
-    prefetch_rows_to_l2,
-)
+from tvm_hopper.transforms.memory_bound.prefetch_rows_to_l2 import prefetch_rows_to_l2
 
 KERNEL = """
 def func(X: T.Buffer((1000, 256), "float16"), Y: T.Buffer((1000, 256), "float16")):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tests.transforms.scripts import parse, run
-from tvm_hopper.transforms.memory_bound.stage_rows_in_shared import (
-    stage_rows_in_shared,
-)
+from tvm_hopper.transforms.memory_bound.stage_rows_in_shared import stage_rows_in_shared
 
 KERNEL = """
 def func(X: T.Buffer((1000, 256), "float16"), Y: T.Buffer((1000, 256), "float16")):

@@ -5,8 +5,7 @@ import tvm
 from tvm import s_tir
 
 from tests.transforms.scripts import check, notes_of, parse, run
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.memory_bound.unstage_rows import unstage_rows

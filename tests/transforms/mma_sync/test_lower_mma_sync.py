@@ -4,8 +4,7 @@ import pytest
 from tvm import s_tir
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.pipeline.run import lower
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms import LowerMmaSync

@@ -11,9 +11,7 @@ from tvm_hopper.testing import copies
 from tvm_hopper.testing.copies import Route
 from tvm_hopper.transforms import PlanRingBuffers
 from tvm_hopper.transforms.common.channel import find_calls, find_channels
-from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import (
-    pipelined_loops,
-)
+from tvm_hopper.transforms.pipeline.plan_ring_buffers_plan import pipelined_loops
 
 LOAD = "tvm_hopper.tma_load"
 

@@ -6,8 +6,7 @@ import pytest
 from tvm import s_tir, te
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import verify
 from tvm_hopper.transforms.prepare.compact_tiles import CompactTiles, plan_tiles
 

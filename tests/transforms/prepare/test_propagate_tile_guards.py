@@ -6,8 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import verify
 from tvm_hopper.transforms.prepare.propagate_tile_guards import PropagateTileGuards, plan_conditions
 

@@ -2,9 +2,7 @@
 
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir
-from tvm_hopper.transforms.prepare.restore_axis_annotations import (
-    RestoreAxisAnnotations,
-)
+from tvm_hopper.transforms.prepare.restore_axis_annotations import RestoreAxisAnnotations
 
 before = parse("""
 def before(A: T.Buffer((4, 8), "float32"), B: T.Buffer((4, 8), "float32")):

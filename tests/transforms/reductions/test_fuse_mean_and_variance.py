@@ -5,8 +5,7 @@ import pytest
 from tvm import s_tir
 
 from tests.transforms.scripts import check, check_other_kernel_stays, notes_of, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.common.explain_notes import RemarkNote

@@ -5,8 +5,7 @@ import tvm
 from tvm import s_tir, te, tirx, topi
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import schedule as hs
-from tvm_hopper import verify
+from tvm_hopper import schedule as hs, verify
 from tvm_hopper.transforms.reductions.narrow_indices import narrow_indices
 
 BEFORE = """

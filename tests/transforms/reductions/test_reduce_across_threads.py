@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.transforms.scripts import parse, run
-from tvm_hopper.transforms.reductions.reduce_across_threads import (
-    ReduceAcrossThreads,
-)
+from tvm_hopper.transforms.reductions.reduce_across_threads import ReduceAcrossThreads
 
 KERNEL = """
 def func(Y: T.Buffer((8, ROWS), "float32")):

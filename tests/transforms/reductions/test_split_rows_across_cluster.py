@@ -5,8 +5,7 @@ import tvm
 from tvm import s_tir
 
 from tests.transforms.scripts import check, notes_of, parse, run
-from tvm_hopper import explain, ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, ir, schedule as hs
 from tvm_hopper.errors import LoweringError
 from tvm_hopper.testing import memory_bound
 from tvm_hopper.transforms.common.explain_notes import FallbackNote

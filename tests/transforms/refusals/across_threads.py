@@ -33,7 +33,6 @@ PAIR = REDUCTION.replace(
     "T.uint32(1), own[0], CONDITION, total[0], AXIS",
     "T.uint32(2), own[0], own[0], CONDITION, total[0], total[0], AXIS",
 )
-PAIR_WORDS = {"ROWS": "1", "COUNT": "32", "DTYPE": '"float32"', "CONDITION": "T.bool(True)"}
 
 ACROSS_THREADS = [
     *rows(on(PAIR, (ReduceAcrossThreads,)))("""

@@ -1,9 +1,10 @@
 """What is refused about kernels whose time is that of their bytes."""
 
-from tests.transforms.launch.test_add_cache_hints import ALWAYS
-from tests.transforms.launch.test_add_cache_hints import BEFORE as HINTS
-from tests.transforms.launch.test_place_thread_blocks import BEFORE as TOGETHER
-from tests.transforms.launch.test_place_thread_blocks import FOUR_PER_SM as LIMITS
+from tests.transforms.launch.test_add_cache_hints import ALWAYS, BEFORE as HINTS
+from tests.transforms.launch.test_place_thread_blocks import (
+    BEFORE as TOGETHER,
+    FOUR_PER_SM as LIMITS,
+)
 from tests.transforms.memory_bound.test_stage_rows_in_shared import KERNEL as STAGED
 from tests.transforms.reductions.test_split_rows_across_cluster import BEFORE as ROWS
 from tests.transforms.refusals.case import case, on, rows

@@ -7,8 +7,7 @@ from tvm import s_tir
 import tvm_hopper
 from tests.transforms.scripts import check, check_other_kernel_stays, parse, run
 from tests.transforms.split_k.test_lower_split_k import BEFORE as SCRIPT
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.facts.devices import Chip
 from tvm_hopper.pipeline.run import lower
 from tvm_hopper.requests import keys

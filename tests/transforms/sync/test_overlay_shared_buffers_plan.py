@@ -7,8 +7,7 @@ from tvm import s_tir
 
 import tvm_hopper
 from tests.sim_kernels.ring_kernels import add, block, copy, kernel, loop, new, ring
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.facts.arch import SM_90A
 from tvm_hopper.testing import workloads
 from tvm_hopper.transforms.sync.overlay_shared_buffers_plan import plan_overlays

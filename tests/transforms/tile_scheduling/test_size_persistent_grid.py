@@ -5,14 +5,10 @@ import tvm
 from tvm import s_tir, tirx
 
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.facts.devices import balanced_blocks
 from tvm_hopper.testing import workloads
-from tvm_hopper.transforms.tile_scheduling.size_persistent_grid import (
-    SizePersistentGrid,
-    ask_count,
-)
+from tvm_hopper.transforms.tile_scheduling.size_persistent_grid import SizePersistentGrid, ask_count
 
 HOST = """
 def func(args: T.handle):

@@ -10,8 +10,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_hopper
-from tvm_hopper import cuda_build, pipeline
-from tvm_hopper import schedule as hs
+from tvm_hopper import cuda_build, pipeline, schedule as hs
 from tvm_hopper.simulation import verify
 
 H200 = "nvidia/nvidia-h200"

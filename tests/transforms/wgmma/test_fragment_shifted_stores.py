@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tvm import s_tir
 
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.pipeline import lower_final
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.contractions import contraction, reference

@@ -7,8 +7,7 @@ from tvm import s_tir
 import tvm_hopper
 from tests.sim_kernels.mutate import change, instructions
 from tests.transforms.scripts import check, parse, run
-from tvm_hopper import ir
-from tvm_hopper import schedule as hs
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.codegen_patches.hold import fence_code, hold
 from tvm_hopper.simulation import load, simulate
 from tvm_hopper.testing import workloads

@@ -128,6 +128,16 @@ def test_a_pad_reads_nothing_beyond_its_end(bound, load, mask):
     assert load in text
 
 
+def test_a_choice_guards_what_is_in_it_alone():
+    value = f"T.if_then_else(i < 60, {field('k % 8 * 4')} * S[i], T.float16(0)) + S[i]"
+    text = lowered(('"int8"', '"uint32"'), ('T.Cast("float16", a[0, i, k]) * S[i]', value))
+    assert "S_rows[h] = S[" in text, "the program reads it everywhere"
+    assert "half[0] = S_rows[" in text
+    word = next(x.strip() for x in text.splitlines() if "nibbles" in x)
+    assert word.startswith("f_words[word] = T.tvm_hopper_add_f16x2(T.if_then_else(")
+    assert word.endswith("T.tvm_hopper_both_halves(half_bits_1[0]))")
+
+
 def test_what_the_kernel_writes_is_loaded_in_it():
     text = lowered(
         ('C: T.Buffer((64, 8), "float32")', 'C: T.Buffer((64, 8), "float16")'),

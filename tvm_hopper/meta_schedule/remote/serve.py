@@ -15,8 +15,7 @@ from typing import Any
 
 from tvm_hopper.errors import HopperError, require_packages
 from tvm_hopper.meta_schedule.workers import parent
-from tvm_hopper.meta_schedule.workers.leftovers import remove_stale
-from tvm_hopper.meta_schedule.workers.process import ROOT
+from tvm_hopper.meta_schedule.workers.process import ROOT, remove_stale
 
 from .session import PREFIX, SERVED, served
 from .tracker import TrackerAddress, TrackerClient

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,3 +197,30 @@ def _exit_text(code: int | None) -> str:
         return f"signal {signal.Signals(-code).name}"
     except ValueError:
         return f"signal {-code}"
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def remove_stale(folder: Path, prefix: str) -> None:
+    """Remove this user's folders of a prefix whose process is gone."""
+    for path in folder.glob(f"{prefix}*"):
+        pid = path.name.removeprefix(prefix).partition("_")[0]
+        if not pid.isdigit() or _is_running(int(pid)):
+            continue
+        if path.stat().st_uid == os.getuid():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -92,6 +92,9 @@ def _split(
     if not isinstance(index, tirx.FloorMod) or not isinstance(index.a, ir.Var):
         return None
     whole, size = index.a, index.b
+    extent = next(x.extent for x in axes if x.var.same_as(whole))
+    if not ir.is_const(ir.simplify(tirx.floormod(extent, size)), 0):
+        return None
     place = next(i for i, x in enumerate(axes) if x.var.same_as(whole))
     dtype = ir.dtype_of(whole)
     count = ir.simplify(tirx.floordiv(axes[place].extent, size))

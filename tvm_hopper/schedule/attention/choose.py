@@ -67,6 +67,18 @@ class AttentionShape:
         tiles = [rows * self.depth, *[keys * self.depth, keys * self.columns] * stages]
         return sum(-(-x * each // TILE_ALIGNMENT) * TILE_ALIGNMENT for x in tiles) + BARRIERS
 
+    @property
+    def has_room_for_group(self) -> bool:
+        """Whether the rows of all heads that share keys are one warp group's."""
+        return self.group > 1 and self.rows is not None and self.rows * self.group <= ROWS
+
+    @property
+    def packed(self) -> AttentionShape:
+        """The shape with these heads as rows."""
+        heads = None if self.heads is None else self.heads // self.group
+        rows = None if self.rows is None else self.rows * self.group
+        return replace(self, rows=rows, heads=heads, group=1)
+
     def held(self, keys: int) -> list[int]:
         """Return the registers of a thread that hold scores, sum, weights and rows."""
         states = 5 * wgmma.ROWS_OF_THREAD
@@ -82,24 +94,14 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         No tile fits the chip, or the given one does not.
     """
     stages = given.stages or STAGES
-    consumers = given.consumers
-    packs = given.packs
-    if packs is None:
-        packs = shape.rows is not None and shape.group > 1 and shape.rows * shape.group <= ROWS
-    if packs and shape.group > 1 and shape.rows is not None:
-        heads = None if shape.heads is None else shape.heads // shape.group
-        shape = replace(shape, rows=shape.rows * shape.group, heads=heads, group=1)
-    if consumers is None and given.tile is not None:
-        pieces = given.tile[0] // ROWS
-        consumers = max(x for x in CONSUMERS if pieces % x == 0)
-    if consumers is None:
-        consumers = 1 if shape.rows is not None and shape.rows <= ROWS else 2
+    packs = shape.has_room_for_group if given.packs is None else given.packs
+    shape = shape.packed if packs else shape
+    consumers = given.consumers or _consumers(shape, given.tile)
     tile = given.tile or (consumers * ROWS, _widest_step(shape, given, consumers, stages))
     if tile[0] % (consumers * ROWS):
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
     overlap = stages > 1 if given.overlap is None else given.overlap
-    splits = given.splits or _fill_chip(shape, tile)
     in_order = given.in_order
     if in_order is None:
         in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
@@ -110,7 +112,7 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         consumers=consumers,
         overlap=overlap,
         in_order=in_order,
-        splits=splits,
+        splits=given.splits or _fill_chip(shape, tile),
         packs=packs,
     )
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
@@ -123,6 +125,13 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
             "choose fewer keys, rows or stages",
         )
     return config
+
+
+def _consumers(shape: AttentionShape, tile: tuple[int, int] | None) -> int:
+    """Return how many warp groups share a tile's rows: two, but of few rows, or those of a tile."""
+    if tile is not None:
+        return max(x for x in CONSUMERS if tile[0] // ROWS % x == 0)
+    return 1 if shape.rows is not None and shape.rows <= ROWS else 2
 
 
 def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:

@@ -61,6 +61,7 @@ def recognize(func: tirx.PrimFunc) -> Attention:
     if len(logs) > 1:
         need = "the attention and its log-sum-exp"
         raise cannot_schedule(f"tensor {logs[1].buffer.name}", "a third output", need)
+    _check_sink(results, states, [found, *logs])
     unscaled = {states.row_max: states.row_max * constant(scale)} if scale != 1.0 else {}
     found, *logs = (replace(x, value=ir.substitute(x.value, unscaled)) for x in (found, *logs))
     return Attention(
@@ -81,6 +82,22 @@ def recognize(func: tirx.PrimFunc) -> Attention:
         output=found,
         log_sum=logs[0] if logs else None,
     )
+
+
+def _check_sink(results: RunningResults, states: States, found: list[StoredResult]) -> None:
+    """Refuse results of the keys' own maximum: with a sink the running one is of both."""
+    alone = [
+        x.buffer.name
+        for x in found
+        if ir.uses(x.value, states.row_max)
+        and (results.asks_for_keys or not ir.uses(x.value, states.row_sum))
+    ]
+    if results.sink is not None and alone:
+        raise cannot_schedule(
+            f"tensor {alone[0]}",
+            "the maximum of keys without the sink",
+            "results of sums that the sink is part of",
+        )
 
 
 def _find_output(sums: Sums) -> tuple[Definition, Any, Any]:

@@ -30,11 +30,14 @@ class RunningResults:
     ----------
     sink : Expr or None
         The score of one more key, if the results that were rewritten have one.
+    asks_for_keys : bool
+        Whether they tell rows without a key from others.
     """
 
     def __init__(self, sums: Sums, main: WeightedSum, states: States) -> None:
         self.sums, self.program, self.main, self.states = sums, sums.program, main, states
         self.sink: Any = None
+        self.asks_for_keys = False
         self.subtracts_maximum = self._subtracts_maximum()
 
     def value(self, expr: Any) -> Any:
@@ -74,6 +77,7 @@ class RunningResults:
         if self._is_maximum(load):
             return self.states.row_max
         if self._is_any(load):
+            self.asks_for_keys = True
             exists = tirx.GT(self.states.row_max, constant(MINUS_INFINITY))
             return tirx.Cast(ir.dtype_of(load), exists)
         found = self.sums.weighted(load)

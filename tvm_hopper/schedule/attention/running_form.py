@@ -18,8 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import s_tir, sym, tirx
+from tvm import ir as tvm_ir, s_tir, sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import IterVar
 
@@ -157,7 +156,9 @@ class RunningForm:
         block = self._block("tile", [self._iter_var(v, x) for _, v, x in axes], body, b.all())
         names = [(ir.Var(name, ir.dtype_of(v)), v, x) for name, v, x in axes]
         bound: list[Any] = [x for x, *_ in names]
-        if self.bounds.grow_with_rows:  # the longest tiles start first
+        # The longest tiles start first; TVM finds no box of a tile that is counted back from a
+        # symbolic number of them.
+        if self.bounds.grow_with_rows and ir.static_int(self.row_tiles) is not None:
             bound[-2] = self.row_tiles - 1 - bound[-2]
         stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
         for var, _, extent in reversed(names):

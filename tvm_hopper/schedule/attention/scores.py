@@ -130,7 +130,8 @@ def masks_as_choices(expr: Any) -> Any:
         return expr
     condition, yes, no = parts
     yes, no = masks_as_choices(yes), masks_as_choices(no)
-    if number(yes) is not None and number(no) is None:
+    first, second = number(yes), number(no)
+    if first is not None and (second is None or first < second):  # what masks comes last
         condition, yes, no = negate(condition), no, yes
     if isinstance(yes, tirx.Select) and same(yes.condition, condition):
         yes = yes.true_value

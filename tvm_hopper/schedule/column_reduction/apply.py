@@ -29,6 +29,7 @@ from tvm.tirx import IndexMap
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.requests import keys
+from tvm_hopper.schedule.memory_bound.blocks import WholeFunction
 from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.partial import (
     leave_columns,
@@ -37,13 +38,7 @@ from tvm_hopper.schedule.memory_bound.partial import (
     pack_partial,
 )
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, is_plain
-from tvm_hopper.schedule.memory_bound.tiles import (
-    first_of_row,
-    flat,
-    sum_bytes,
-    whole_vector,
-)
-from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
+from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, sum_bytes, whole_vector
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 

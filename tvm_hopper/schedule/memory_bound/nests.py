@@ -110,13 +110,17 @@ def keep_arrays(
             Nest(keep_read(sch, read), Work.LOAD_AGAIN if read.has_rows else Work.LOAD_COLUMNS)
             for read in again
         ]
-        work = Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
-        work = Work.LOAD if part.name in loads else work
-        if part.reduced:
-            work = Work.WINDOW if part.name in full else Work.REDUCE
-        nests.append(Nest(part.block, work))
+        nests.append(Nest(part.block, _work_of(part, full, loads)))
         nests += stores[part.name]
     return nests
+
+
+def _work_of(part: Part, full: frozenset[str], loads: frozenset[str]) -> Work:
+    if part.reduced:
+        return Work.WINDOW if part.name in full else Work.REDUCE
+    if part.name in loads:
+        return Work.LOAD
+    return Work.COMPUTE if part.name in full else Work.COMPUTE_ROWS
 
 
 def keep_in_registers(
@@ -238,6 +242,19 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> No
 
 def _reads_memory(sch: s_tir.Schedule, nest: Nest) -> bool:
     return any(str(x.source.scope()) in ("", "global") for x in sch.get(nest.block).reads)
+
+
+def bind_blocks(
+    sch: s_tir.Schedule, loop: Any, kind: str, text: str, blocks: int, early_launch: bool | None
+) -> None:
+    """Make a loop the thread blocks of a kernel of ours, and note what was chosen for it."""
+    sch.bind(loop, "blockIdx.x")
+    sch.annotate(loop, keys.MEMORY_BOUND, kind)
+    sch.annotate(loop, keys.CHOSEN, text)
+    if blocks > 1:
+        sch.annotate(loop, keys.BLOCKS_PER_SM, blocks)
+    if early_launch:
+        sch.annotate(loop, keys.EARLY_LAUNCH, 1)
 
 
 def row_loop(sch: s_tir.Schedule, nest: Nest) -> Any:

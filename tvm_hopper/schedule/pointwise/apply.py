@@ -20,11 +20,13 @@ from tvm_hopper import ir
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.memory_bound.arrays import Read, find_reads
+from tvm_hopper.schedule.memory_bound.blocks import WholeFunction
 from tvm_hopper.schedule.memory_bound.inline import inline_moves, inline_parts, is_dear
 from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    bind_blocks,
     hint_loads,
     in_memory,
     keep_end,
@@ -33,25 +35,13 @@ from tvm_hopper.schedule.memory_bound.nests import (
     row_loop,
 )
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, results
-from tvm_hopper.schedule.memory_bound.tiles import (
-    RegisterTile,
-    deal_out,
-    sum_bytes,
-    whole_vector,
-)
-from tvm_hopper.schedule.memory_bound.whole_function import WholeFunction
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, sum_bytes, whole_vector
 from tvm_hopper.schedule.memory_bound.widen import HALVES
 
 from .columns import find_choices, find_columns_read
 from .config import PointwiseConfig
-from .model import choose_elements
-from .recognize import (
-    ElementProgram,
-    check_elements,
-    find_elements,
-    group_by_shape,
-    numbered_along,
-)
+from .model import ElementChoice, choose_elements
+from .recognize import ElementProgram, check_elements, find_elements, group_by_shape, numbered_along
 from .shared import find_gathered, find_span, vector_of_neighbours
 from .transpose import apply_transposition, find_transposition
 from .windows import check_producers, deal_out_window
@@ -132,27 +122,13 @@ def _apply_kernel(
     crossed = None if any(p.reduced for p in parts) else find_transposition(sch, parts, given)
     if crossed is not None:
         return apply_transposition(sch, crossed, given)
-    windows = [p for p in parts if p.reduced]
-    made = [x for p in windows for x in p.outputs]
-    reads = find_reads(sch, [p for p in parts if not p.reduced])
-    reads = [x for x in reads if not any(x.tensor.same_as(y) for y in made)]
-    reads = numbered_along(parts, reads)
-    if windows and given.chunks is None:
+    reads = _find_reads(sch, parts)
+    if any(p.reduced for p in parts) and given.chunks is None:
         given = replace(given, chunks=1)  # what a window reads is enough in flight
     program = find_elements(parts, reads, by_rows=bool(loads))
     full = frozenset(p.name for p in parts)
     written = in_memory(sch, parts, full)
-    tensors = [*(x.tensor for x in reads), *written]
-    tensors += [p.loads[0].source for p in loads]
-    vector = _vector(program, tensors, given.vector)
-    if given.vector is None:
-        vector = vector_of_neighbours(program, parts, reads, vector)
-    rounded = all(ir.dtype_of(x) in HALVES for x in written)  # functions are short ones then
-    dear = not rounded and any(is_dear(p.store.value) for p in parts)
-    every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)]
-    every = every or find_gathered(parts)
-    span = find_span(parts, reads)
-    choice = choose_elements(program, tensors, every, vector, dear, given, span)
+    choice = _choose(program, parts, loads, reads, written, given)
     tile = choice.tile
     names = frozenset(p.name for p in loads)
     nests = keep_in_registers(sch, parts, full, program.rows, program.row, reads, tile, names)
@@ -162,19 +138,41 @@ def _apply_kernel(
     for nest in shared:
         sch.compute_at(nest.block, block, index=0)
         deal_out(sch, list(sch.get_loops(nest.block))[-1], tile, whole=True)
-    sch.bind(block, "blockIdx.x")
-    sch.annotate(block, keys.MEMORY_BOUND, keys.POINTWISE)
-    sch.annotate(block, keys.CHOSEN, choice.text)
-    if choice.blocks > 1:
-        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
+    bind_blocks(sch, block, keys.POINTWISE, choice.text, choice.blocks, given.early_launch)
     if choice.together > 1:
         sch.annotate(block, keys.LAUNCHED_TOGETHER, choice.together)
     if choice.hint:
         hint_loads(sch, nests)
         keep_end(sch, block, tile.columns * sum_bytes(written), chip_of_target().l2_bytes)
-    if given.early_launch:
-        sch.annotate(block, keys.EARLY_LAUNCH, 1)
     return replace(choice.config, early_launch=given.early_launch)
+
+
+def _find_reads(sch: s_tir.Schedule, parts: list[Part]) -> list[Read]:
+    """Return the tensors that elementwise blocks load at the element that they compute."""
+    made = [x for p in parts if p.reduced for x in p.outputs]  # windows load for themselves
+    reads = find_reads(sch, [p for p in parts if not p.reduced])
+    reads = [x for x in reads if not any(x.tensor.same_as(y) for y in made)]
+    return numbered_along(parts, reads)
+
+
+def _choose(
+    program: ElementProgram,
+    parts: list[Part],
+    loads: list[Part],
+    reads: list[Read],
+    written: list[Any],
+    given: PointwiseConfig,
+) -> ElementChoice:
+    """Choose the configuration of blocks of which `loads` only load a part of a tensor."""
+    tensors = [*(x.tensor for x in reads), *written, *(p.loads[0].source for p in loads)]
+    vector = _vector(program, tensors, given.vector)
+    if given.vector is None:
+        vector = vector_of_neighbours(program, parts, reads, vector)
+    rounded = all(ir.dtype_of(x) in HALVES for x in written)  # functions are short ones then
+    dear = not rounded and any(is_dear(p.store.value) for p in parts)
+    every = [*reads, *(Read(p.outputs[0], (), True) for p in loads)] or find_gathered(parts)
+    span = find_span(parts, reads)
+    return choose_elements(program, tensors, every, vector, dear, given, span)
 
 
 def _tile_loop(sch: s_tir.Schedule, nest: Nest, program: ElementProgram, tile: RegisterTile) -> Any:

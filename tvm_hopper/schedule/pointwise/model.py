@@ -89,10 +89,7 @@ def choose_elements(
     """
     model = model_of_target()
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
-    hint = given.hint
-    if hint is None:
-        total, moved = _elements(program), sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
-        hint = model.outgrows_cache(None if total is None else total * moved)
+    hint = _wants_hint(program, tensors, model) if given.hint is None else given.hint
     is_pair = hint and len(reads) == 2 and len(tensors) == 3  # two are read, one is written
     search = _ElementSearch(program, given, model, vector, loaded, hint, dear, is_pair)
     found = [search.candidate(chunks) for chunks in search.counts(len(reads))]
@@ -103,12 +100,8 @@ def choose_elements(
         spans = [x for x in _spanning(span, vector) if x[0] * blocks <= THREADS_PER_SM]
         enough = [search.element(*x, blocks) for x in spans] or enough
     rest = list(dict.fromkeys(x.text for x in enough if x.text != enough[0].text))[:RUNNERS_UP]
-    best = enough[0]
-    fills_sm = hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
-    fills_sm = fills_sm and _elements(program) is not None  # few would wait for one another
-    together = given.together or (PAIR_TOGETHER if fills_sm else 1)
-    text = "; then ".join([f"{best.text} in flight", *rest])
-    return replace(best, text=text, together=together)
+    text = "; then ".join([f"{enough[0].text} in flight", *rest])
+    return replace(enough[0], text=text, together=search.together(enough[0]))
 
 
 @dataclass(frozen=True)
@@ -154,6 +147,18 @@ class _ElementSearch:
         text = f"{threads} threads, {chunks} vectors of {vector} each: {flight >> 10} KiB of an SM"
         tile = RegisterTile(threads, vector, chunks)
         return ElementChoice(tile, flight, self.hint, text, blocks)
+
+    def together(self, best: ElementChoice) -> int:
+        """Return how many neighbouring thread blocks of a configuration begin at the same time."""
+        fills_sm = self.hint and best.tile.threads == PAIR_THREADS and best.blocks > 1
+        fills_sm = fills_sm and _elements(self.program) is not None  # few would wait for each other
+        return self.given.together or (PAIR_TOGETHER if fills_sm else 1)
+
+
+def _wants_hint(program: ElementProgram, tensors: list[Any], model: MemoryModel) -> bool:
+    """Tell whether a kernel touches more than L2 holds."""
+    total, moved = _elements(program), sum(dtype_bytes(ir.dtype_of(x)) for x in tensors)
+    return model.outgrows_cache(None if total is None else total * moved)
 
 
 def _spanning(span: int, vector: int) -> list[tuple[int, int]]:

@@ -93,17 +93,7 @@ def find_transposition(
     used = [*tensors, *(x for p in parts for x in p.outputs)]
     if any(x.ty.strides for x in used):
         return None
-    found: list[Crossed] = []
-    for number, tensor in enumerate(tensors):
-        if any(tensor.same_as(x) for x in tensors[:number]):
-            continue
-        readers = tuple(p for p in parts if any(x.source.same_as(tensor) for x in p.loads))
-        orders = {
-            _order(x, p.spatial) for p in readers for x in p.loads if x.source.same_as(tensor)
-        }
-        (order, *more) = orders
-        if order is not None and not more:
-            found.append(Crossed(Read(tensor, readers, True), order))
+    found = _read_across(parts, tensors)
     found = [x for x in found if _last(x.order) == _last(found[0].order)]
     if not found:
         return None
@@ -121,6 +111,21 @@ def find_transposition(
         found_threads, need = f"threads={given.threads}", "a divisor of the vectors of a tile"
         raise cannot_schedule("PointwiseConfig", found_threads, need, "leave it out")
     return None
+
+
+def _read_across(parts: list[Part], tensors: list[Any]) -> list[Crossed]:
+    """Return the tensors that are read in one way alone, across their rows."""
+    found: list[Crossed] = []
+    for number, tensor in enumerate(tensors):
+        if any(tensor.same_as(x) for x in tensors[:number]):
+            continue
+        readers = tuple(p for p in parts if any(x.source.same_as(tensor) for x in p.loads))
+        order, *more = {
+            _order(x, p.spatial) for p in readers for x in p.loads if x.source.same_as(tensor)
+        }
+        if order is not None and not more:
+            found.append(Crossed(Read(tensor, readers, True), order))
+    return found
 
 
 def _order(load: Any, axes: Sequence[Any]) -> tuple[int | None, ...] | None:

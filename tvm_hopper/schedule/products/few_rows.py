@@ -20,8 +20,7 @@ from .classes import ClassKernel, product_of
 from .config import MatmulConfig
 from .direct import apply_direct
 from .direct_choice import choose_direct_shape, estimate_direct
-from .direct_shape import MOST_ROWS as MOST_DIRECT
-from .direct_shape import DirectShape, padded_rows, steps_of
+from .direct_shape import MOST_ROWS as MOST_DIRECT, DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
 from .dots import apply_dots

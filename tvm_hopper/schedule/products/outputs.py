@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir as tvm_ir
-from tvm import s_tir, sym, tirx
+from tvm import ir as tvm_ir, s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 from tvm.tirx import IndexMap
 

@@ -31,6 +31,7 @@ from tvm.tirx import IterVar
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.wgmma import instruction_k
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_int, label
@@ -120,7 +121,7 @@ def in_boxes(
 
 def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | None:
     """Return a function with the operands' casts inlined, and its product of windows."""
-    if not isinstance(func.body, ir.SBlockRealize):
+    if not isinstance(func.body, ir.SBlockRealize) or not _has_sums(func):
         return None
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     try:
@@ -133,6 +134,15 @@ def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | No
     return None if found is None else (new, found)
 
 
+def _has_sums(func: tirx.PrimFunc) -> bool:
+    """Tell whether an index is no variable: without one nothing is read by windows or groups."""
+    return any(
+        not isinstance(index, (ir.Var, tirx.IntImm))
+        for load in ir.find_all(func.body, ir.TensorLoad)
+        for index in load.indices
+    )
+
+
 def _with_tile(func: tirx.PrimFunc, found: Windows, name: str, given: MatmulConfig) -> MatmulConfig:
     """Choose a tile by the estimate of a product whose rows come in boxes."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
@@ -141,7 +151,8 @@ def _with_tile(func: tirx.PrimFunc, found: Windows, name: str, given: MatmulConf
         given = replace(given, form=UNTRANSPOSED)
     best, *_ = rank_both(wanted, given, chip_of_target(), 1)
     rows, columns, depth = best.tile
-    step = min(x for x in (*NARROW, depth) if x >= min(wanted.channels, depth))
+    least = max(min(wanted.channels, depth), instruction_k(wanted.dtype))
+    step = min(x for x in (*NARROW, depth) if x >= least)
     return with_tile(given, replace(best, tile=(rows, columns, step)))
 
 
@@ -149,7 +160,7 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     """Describe a product of windows for the estimate; symbolic extents are taken to be large."""
     node, loads = found.node, product_loads("", found.node)
     other = next(x for x in loads if not x.source.same_as(found.load.source))
-    extents = [x.dom.extent for x in node.iter_vars]
+    extents = [ir.static_int(x.dom.extent) for x in node.iter_vars]
     axes = sort_axes(node, loads)
     columns = [i for i in (*axes.rows, *axes.columns) if i not in found.rows]
     n, k = (math.prod(known(extents[i]) for i in group) for group in (columns, axes.depth))
@@ -159,9 +170,8 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     dtype = ir.dtype_of(found.load.source)
     batch = math.prod(known(extents[i], SYMBOLIC_BATCH) for i in axes.batch)
     shape = as_product(math.prod(images), n, k, dtype, ("k", major), out_dtype, batch)
-    return replace(
-        shape, images=images, image_steps=found.steps, channels=known(found.channels.dom.extent)
-    )
+    channels = known(ir.static_int(found.channels.dom.extent))
+    return replace(shape, images=images, image_steps=found.steps, channels=channels)
 
 
 def _in_boxes(func: tirx.PrimFunc, found: Windows, rows: int, depth: int) -> tirx.PrimFunc:

@@ -79,13 +79,15 @@ def apply_tiles(
     if config.transposed:
         m, n = n, m
     in_output = m, n, tile_k * config.parts
+    depth = problem.k.extent
+    is_even = isinstance(depth, int) and depth % in_output[2] == 0
     problem = oriented(steps.pad_matmul(sch, block, problem, in_output), config)
     inline_decoders(sch, block)
     for producer in sch.get_producers(block):  # what the sum starts from
         if not any(_writes(sch, producer, x.buffer) for x in (problem.lhs, problem.rhs)):
             steps.inline_copies(sch, producer)
     several = separate_outputs(sch, block) if outputs > 1 or rows else []
-    loops = split_loops(sch, block, problem, tiles)
+    loops = split_loops(sch, block, problem, tiles, is_even)
     product = block
     if config.promotes:
         product, loops = promote_sums(sch, block, loops)
@@ -167,8 +169,10 @@ class TileLoops:
     k_outer: Any  # over steps
 
 
-def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan) -> TileLoops:
-    """Cut the loops of a product into tiles."""
+def split_loops(
+    sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePlan, is_even: bool = True
+) -> TileLoops:
+    """Cut the loops of a product into tiles; `is_even` says that its depth was not padded."""
     config, parts = tiles.config, tiles.config.parts
     tile_m, tile_n, tile_k = config.tile or (0, 0, 0)
     loops = sch.get_loops(block)
@@ -195,9 +199,10 @@ def split_loops(sch: s_tir.Schedule, block: Any, problem: Matmul, tiles: TilePla
         part, n_tile = sch.split(n_tile, [config.sharers, None])
     steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
     outer = [*lead, m_outer]
-    if (len(lead) > 1 or parts > 1) and not isinstance(problem.m.extent, int):
-        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, and
-        # not which rows a block of a cluster has at x % tiles.
+    is_cut = parts > 1 or not is_even
+    if (len(lead) > 1 or is_cut) and not isinstance(problem.m.extent, int):
+        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, nor
+        # which rows of an operand with a condition of its own are at x % tiles.
         outer = [m_outer, *lead]
     sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*outer) if lead else m_outer

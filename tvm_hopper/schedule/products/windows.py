@@ -19,6 +19,7 @@ from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
+from tvm_hopper.analysis.contraction import find_contraction
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
 
@@ -157,16 +158,11 @@ def _group_size(node: Any, axis: IterVar) -> int:
     """Return how many rows in turn read one matrix, which divides them; 0 for other variables."""
     if not isinstance(node.body, ir.BufferStore) or axis.iter_type == IterVar.CommReduce:
         return 0
-    if not any(axis.var.same_as(x) for x in node.body.indices):
+    is_row = any(axis.var.same_as(x) for x in node.body.indices)
+    if not is_row or _has_other_rows(node, axis):  # of a batch, then
         return 0
-    extent, sizes = ir.static_int(axis.dom.extent) or 0, set()
-    for load in ir.find_all(node.body.value, ir.TensorLoad):
-        indices = list(load.indices)
-        groups = [x for x in ir.find_all(indices, tirx.FloorDiv) if axis.var.same_as(x.a)]
-        count = len(ir.find_all(indices, ir.Var, lambda x: x.same_as(axis.var)))
-        if groups and count == len(groups):  # `i // 16` next to `i % 16` is one dimension
-            sizes |= {ir.static_int(x.b) or 0 for x in groups}
-    size = sizes.pop() if len(sizes) == 1 else 0
+    sizes = _quotients(node, axis)
+    size, extent = sizes.pop() if len(sizes) == 1 else 0, ir.static_int(axis.dom.extent) or 0
     if size > 1 and (not extent or extent % size):
         raise cannot_schedule(
             f"block {node.name_hint}",
@@ -175,6 +171,33 @@ def _group_size(node: Any, axis: IterVar) -> int:
             f"pad the rows, or write C[g, i, j] with {size} rows i in a group g",
         )
     return size if 1 < size < extent else 0
+
+
+def _quotients(node: Any, axis: IterVar) -> set[int]:
+    """Return by which numbers a variable is divided in operands that it moves in no other way."""
+    found: set[int] = set()
+    for load in ir.find_all(node.body.value, ir.TensorLoad):
+        moved = [x for x in load.indices if ir.depends_on(x, [axis.var])]
+        groups = [x for x in ir.find_all(moved, tirx.FloorDiv) if axis.var.same_as(x.a)]
+        if groups and not all(isinstance(x, (tirx.FloorDiv, ir.TensorLoad)) for x in moved):
+            return set()  # a part of a sum, as channels of groups
+        if len(ir.find_all(moved, ir.Var, lambda x: x.same_as(axis.var))) == len(groups):
+            found |= {ir.static_int(x.b) or 0 for x in groups}
+    return found
+
+
+def _has_other_rows(node: Any, axis: IterVar) -> bool:
+    """Tell whether another variable moves the output and one operand that this one moves, too."""
+    contraction = find_contraction(node.body, node.init)
+    loads = () if contraction is None else contraction.products[0].loads
+    if len(loads) != 2 or None in loads:
+        return True
+    indices = [list(x.indices) for x in loads]
+    alone = (*_moving_alone(node, *indices), *_moving_alone(node, *indices[::-1]))
+    plain = [i for i in (0, 1) if any(axis.var.same_as(x) for x in indices[i])]
+    return len(plain) != 1 or any(
+        ir.depends_on(indices[plain[0]], [node.iter_vars[i].var]) for i in alone
+    )
 
 
 def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) -> Windows | None:

@@ -32,6 +32,7 @@ from tvm_hopper.schedule.memory_bound.nests import (
     WHOLE_VECTORS,
     Nest,
     Work,
+    bind_blocks,
     hint_loads,
     in_memory,
     keep_end,
@@ -41,31 +42,21 @@ from tvm_hopper.schedule.memory_bound.nests import (
     one_thread,
     row_loop,
 )
-from tvm_hopper.schedule.memory_bound.program import (
-    MemoryProgram,
-    Part,
-    is_column_sum,
-)
-from tvm_hopper.schedule.memory_bound.tiles import (
-    RegisterTile,
-    deal_out,
-    sum_bytes,
-)
+from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, is_column_sum
+from tvm_hopper.schedule.memory_bound.tiles import RegisterTile, deal_out, sum_bytes
 from tvm_hopper.schedule.memory_bound.work import PersistentWork, RowWork
 from tvm_hopper.schedule.reasons import TVM_ERRORS, as_refusal
 from tvm_hopper.schedule.trial import as_one_step, rehearse, thrown_away_if_refused, twin
 
-from .choice import RowChoice
+from .choice import RowChoice, begin_together, keeps_end
 from .config import RowReductionConfig
 from .count_work import count_work
-from .grid_model import begin_together, keeps_end
-from .held_model import hold_rows
 from .model import choose_rows
 from .number import inline_rows
 from .persistent import schedule_persistent, split_program
 from .persistent_model import choose_persistent, find_work
 from .recognize import RowProgram, find_rows
-from .shared_model import keep_shared
+from .shared_model import hold_rows, keep_shared
 from .split import EARLY, find_late, read_late
 from .stage import ask_for_bulk, stage_rows
 from .stream import Pass, deal_out_passes, plan_passes, read_apart
@@ -334,15 +325,9 @@ def schedule_rows(
     stored = sum_bytes(in_memory(sch, parts, rows.full))
     kernel = _make_nests(sch, parts, rows, choice)
     block = _share_rows(sch, kernel, rows, choice)
-    sch.bind(block, "blockIdx.x")
-    sch.annotate(block, keys.MEMORY_BOUND, keys.ROW_REDUCTION)
-    sch.annotate(block, keys.CHOSEN, choice.text)
+    bind_blocks(sch, block, keys.ROW_REDUCTION, choice.text, choice.blocks, choice.early_launch)
     if choice.tile.cluster > 1:
         sch.annotate(block, keys.ROW_CLUSTER, choice.tile.cluster)
-    if choice.blocks > 1:
-        sch.annotate(block, keys.BLOCKS_PER_SM, choice.blocks)
-    if choice.early_launch:
-        sch.annotate(block, keys.EARLY_LAUNCH, 1)
     if choice.hint and not choice.stage:
         hint_loads(sch, kernel.nests)
     if keeps_end(plan.work, choice):

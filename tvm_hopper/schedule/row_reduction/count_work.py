@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tvm import s_tir
+import tvm_ffi
+from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import dtype_bytes
@@ -18,7 +19,6 @@ from tvm_hopper.schedule.memory_bound.tiles import ends_with, sum_bytes
 from tvm_hopper.schedule.memory_bound.work import RowWork
 
 from .config import RowReductionConfig
-from .moments import are_moments
 from .number import inline_rows
 from .odd_rows import choose_vector
 from .recognize import RowProgram, find_rows
@@ -87,3 +87,44 @@ def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) ->
     """Tell whether a program reads something else than rows and what they share."""
     known = [*tensors, *(x for p in parts for x in p.outputs)]
     return any(not any(x.same_as(y) for y in known) for x in tensors_read(sch, parts))
+
+
+def are_moments(parts: list[Part]) -> bool:
+    """Tell whether a program's reductions are a sum of rows, and the squares around its mean.
+
+    Parameters
+    ----------
+    parts : list of Part
+        The program, inlined.
+    """
+    sums = [p for p in parts if p.reduced]
+    if len(sums) != 2:
+        return False
+    one, other = (_added(p) for p in sums)
+    if one is None or not isinstance(other, tirx.Mul) or not isinstance(other.a, tirx.Sub):
+        return False
+    names = dict(zip(_variables(sums[1]), _variables(sums[0]), strict=False))
+    alike = tvm_ffi.structural_equal(ir.substitute(other.a.a, names), one)
+    squares = tvm_ffi.structural_equal(other.a, other.b)
+    return bool(alike and squares and _reads(other.a.b, sums[0].outputs[0], parts))
+
+
+def _added(part: Part) -> Any:
+    """Return what a part adds up, in float32; None if it does something else."""
+    value = getattr(part.store, "value", None)  # none: several values are reduced as one
+    if not isinstance(value, tirx.Add) or ir.dtype_of(value) != "float32":
+        return None
+    own = isinstance(value.a, ir.TensorLoad) and value.a.source.same_as(part.outputs[0])
+    return value.b if own else None
+
+
+def _variables(part: Part) -> list[Any]:
+    return [x.var for x in part.node.iter_vars]
+
+
+def _reads(value: Any, result: Any, parts: list[Part]) -> bool:
+    """Tell whether a value is computed of a result, or read from what is."""
+    read = [x.source for x in ir.find_all(value, ir.TensorLoad)]
+    made = [p for p in parts if not p.reduced and any(p.outputs[0].same_as(x) for x in read)]
+    read += [x.source for p in made for x in ir.find_all(p.store.value, ir.TensorLoad)]
+    return any(x.same_as(result) for x in read)

@@ -101,10 +101,22 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
     if columns < 2:
         fix = "leave out the dimension of one: what is left is elementwise, for hs.pointwise"
         raise cannot_schedule(where, f"rows of {columns} elements", "2 or more", fix)
-    variables = [x.var for x in part.spatial]
     over = [x for x in part.loads if ir.depends_on(list(x.indices), [axis.var])]
     if not over:
         raise cannot_schedule(where, f"no tensor along {axis.var.name}", "a row to reduce")
+    _check_along_rows(part, axis, over)
+    for dtype in map(ir.dtype_of, part.outputs):
+        if dtype not in BITS_32 and not (dtype == "int64" and len(part.outputs) > 1):
+            fix = "cast the input to float32 before it is reduced"
+            if dtype in (*HALVES, *NARROW):
+                fix += ", or take hs.widen_sums(mod)"
+            raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(BITS_32), fix)
+    return tuple(x.dom.extent for x in part.spatial), columns
+
+
+def _check_along_rows(part: Part, axis: Any, over: list[Any]) -> None:
+    """Refuse a reduction whose elements are no neighbours in memory, or of no row each."""
+    where, variables = f"block {part.name}", [x.var for x in part.spatial]
     inner = [x for x in over if not x.indices[-1].same_as(axis.var)]
     for load in inner:
         if plain_index(load, [*variables, axis.var]) is None:
@@ -126,13 +138,6 @@ def _shape(part: Part) -> tuple[tuple[Any, ...], int]:
             "a row for each result: every dimension by its own variable",
             SEPARATE,
         )
-    for dtype in map(ir.dtype_of, part.outputs):
-        if dtype not in BITS_32 and not (dtype == "int64" and len(part.outputs) > 1):
-            fix = "cast the input to float32 before it is reduced"
-            if dtype in (*HALVES, *NARROW):
-                fix += ", or take hs.widen_sums(mod)"
-            raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(BITS_32), fix)
-    return tuple(x.dom.extent for x in part.spatial), columns
 
 
 def _in_order(index: list[Any], variables: list[Any]) -> bool:

@@ -19,8 +19,10 @@ from tvm_hopper.sim.coverage.accesses import (
 )
 from tvm_hopper.sim.coverage.expressions import Expressions
 from tvm_hopper.sim.coverage.nodes import INNER, Node, Nodes, Variable
-from tvm_hopper.sim.launch.tensor_map_object import ALIGNMENT as MAP_ALIGNMENT
-from tvm_hopper.sim.launch.tensor_map_object import NUM_BYTES as MAP_BYTES
+from tvm_hopper.sim.launch.tensor_map_object import (
+    ALIGNMENT as MAP_ALIGNMENT,
+    NUM_BYTES as MAP_BYTES,
+)
 from tvm_hopper.sim.launch.tma import START_ALIGNMENT
 from tvm_hopper.sim.ops.atomics import order_of
 from tvm_hopper.sim.ops.vector_access import DISCARDED_BYTES

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.layouts.swizzle import swizzled
+from tvm_hopper.sim.layouts.matrix_descriptor import swizzled
 from tvm_hopper.sim.machine.memory import Region
 from tvm_hopper.sim.tir import numpy_dtype
 

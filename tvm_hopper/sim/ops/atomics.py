@@ -87,17 +87,16 @@ class AtomicOps:
                     self.look(region, offset, dtype.itemsize)
                 old[[x for x in LANES if bit >> x & 1]] = before
                 continue
-            after = values[lane]
-            if compares is not None:
-                after = after if before == compares[lane] else before
-            elif op in OPERATIONS:
+            succeeds = compares is None or before == compares[lane]
+            after = values[lane] if succeeds else before
+            if op in OPERATIONS:
                 after = OPERATIONS[op](before, after)
             if after != before:
                 self.machine.progress += 1
             cell[offset // dtype.itemsize] = after
             if op == "store" and (present := self.machine.releases.get((region, offset))):
                 present.overwrite((self.index, bit))
-            if compares is None or before == compares[lane]:  # one that fails has written nothing
+            if succeeds:  # a comparison that fails has written nothing
                 self._published(place, bit, sem, scope)
         return old
 

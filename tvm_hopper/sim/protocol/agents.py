@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP
-from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS as GROUP
+from tvm_hopper.facts.programming_model import THREADS_PER_WARP as WARP, WARP_GROUP_THREADS as GROUP
 from tvm_hopper.sim.protocol.expr import UNKNOWN, Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace, UnanalysableError
 from tvm_hopper.sim.races.lane_order import lane_bits

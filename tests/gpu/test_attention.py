@@ -92,7 +92,7 @@ def draw(seed: int) -> tuple[str, Case]:
     kind = list(KINDS)[seed % len(KINDS)]
     d = 32 + 8 * (seed % STEPS)
     kv = choose.choice((1, 2, 3))
-    n, m = (choose.choice((choose.randint(2, 400), 64 * choose.randint(1, 6))) for _ in "nm")
+    n, m = (choose.choice((choose.randint(1, 400), 64 * choose.randint(1, 6))) for _ in "nm")
     n = max(n, 80) if "empty" in kind else n  # some rows see a key
     problem = {
         "b": choose.choice((1, 2)),
@@ -137,6 +137,15 @@ def check(case, found, given):
         some = np.isfinite(lse)  # of a row without a key it is -inf, or NaN as the plain program's
         np.testing.assert_allclose(found[1][some], lse[some], atol=1e-3, rtol=1e-5)
         assert not np.isfinite(found[1][~some]).any()
+
+
+@pytest.mark.parametrize("splits", [None, 1, 2, 5])
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_few_rows(rows, splits):
+    """Heads that share keys are packed; parts of the keys are merged by a second kernel."""
+    case = Case(b=2, h=8, kv=2, n=rows, m=1000, d=128, v=128, **plain(rows, 1000, 128**-0.5))
+    given = values(case)
+    check(case, compute(case, given, splits=splits), given)
 
 
 @pytest.mark.parametrize("seed", range(PROBLEMS))

@@ -17,7 +17,7 @@ from tvm_hopper.simulation import Program, load, verify
 from tvm_hopper.transforms.pipeline import pipeline_compute_stages
 
 CASE = Case(h=1, kv=1, n=64, m=160, d=16, v=16)  # five steps over two slots
-CONFIG = {"tile": (64, 32), "consumers": 1}
+CONFIG = {"tile": (64, 32), "consumers": 1, "splits": 1}
 POLICIES = ("eager", "on_wait", "lifo")
 WORK = {"setmaxnreg", "cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss", "wgmma_f16_rs"}
 WORK |= {"tvm_hopper_code_fence", "tvm_hopper_hold_float32", "tvm_hopper_hold_uint32"}
@@ -114,7 +114,7 @@ BOTH = replace(CASE, n=128)
 @functools.cache
 def in_turns() -> Program:
     """Return the kernel with two consumers, whose products are issued in order."""
-    return load(scheduled(BOTH, tile=(128, 32), consumers=2, in_order=True).mod)
+    return load(scheduled(BOTH, tile=(128, 32), consumers=2, in_order=True, splits=1).mod)
 
 
 def to_itself(barrier: Any) -> Any:

@@ -123,6 +123,24 @@ def test_values(name):
     check(CASES[name])
 
 
+@pytest.mark.parametrize(
+    ("name", "fill"),
+    [
+        ("causal", "-inf"),
+        ("causal_added", "-inf"),
+        ("causal_finite", "-inf"),
+        ("empty_rows_finite", "-1000000000.0"),
+        ("empty_rows_lowest", "-65504.0"),
+    ],
+)
+def test_finite_masks_are_infinite_where_no_row_is_empty(name, fill):
+    """A row without a key has the mean of the values otherwise, as in the program."""
+    func = hs.online(program(CASES[name]), *SMALL)["main"]
+    (scores,) = ir.find_all(func, ir.SBlock, lambda x: x.name_hint == "scores")
+    text = scores.body.script().splitlines()[-1]
+    assert f"T.float32({fill})" in text or f'T.float32("{fill}")' in text
+
+
 def test_large_logits():
     """Scores of 1e4, next to each other and far apart, overflow nothing."""
     check(CASES["causal"], scale=1e4)

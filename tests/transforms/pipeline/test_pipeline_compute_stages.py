@@ -1,5 +1,8 @@
 """Statements of later stages run trips behind, by slots of what they are handed."""
 
+import re
+from itertools import pairwise
+
 import pytest
 
 from tests.transforms.scripts import changed, check, deeper, parse, run
@@ -217,6 +220,42 @@ def test_a_late_product_of_a_loop_of_any_extent(extent, scores, sums):
     asked = ir.find_all(got.body, ir.IfThenElse, lambda x: ir.find_blocks(x, ASYNC_OP))
     conditions = [str(x.condition) for x in asked if "n" in str(x.condition)]
     assert conditions == ["n >= 1"] * (2 if extent == "n" else 0)
+
+
+SHOWN = ("bar(", '"s"', '"sum"', "p[0] =", "for k in T.serial(1")
+IN_ORDER = """
+if tx // 128 - 1 > 0: sync 8 + (tx // 128 - 1)
+s
+if T.bool(True): arrive 8 + tx % {own} // 128
+p
+for k
+sync 8 + (tx // 128 - 1)
+s
+sum
+if tx < {own} or k < 7: arrive 8 + tx % {own} // 128
+p
+sum
+"""
+
+
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_consumers_issue_the_products_of_an_iteration_in_order(consumers):
+    """Each waits for the one before; nobody waits for the last one of the last iteration."""
+    threads = ("thread_binding(160", f"thread_binding({128 * (consumers + 1)}")
+    text = changed(TOGETHER, ("num_slots=2", "num_slots=2, in_order=1"))
+    got = run(parse(changed(GROUP, threads) + deeper(text, 12)), pipeline_compute_stages)
+    lines = [x.strip() for x in got.script().splitlines()]
+    found = []
+    for before, line in pairwise(lines):
+        if not any(x in line for x in SHOWN):
+            continue
+        bar = re.search(r'bar\(T.Cast\("uint32", (.*)\), T.uint32\(256\), "", "(\w+)"', line)
+        if bar:
+            asked = f"{before} " if before.startswith("if ") else ""
+            found.append(f"{asked}{bar[2]} {bar[1]}")
+        else:
+            found.append(re.sub(r'.*"(s|sum)".*|(p)\[.*|(for k).*', r"\1\2\3", line))
+    assert found == IN_ORDER.format(own=128 * consumers).strip().splitlines()
 
 
 # -- what can run later

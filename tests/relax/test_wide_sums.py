@@ -17,12 +17,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.H
 
 op = relax.op
 SHAPES = {
-    "convolution": [(1, 64, 6, 6), (8, 64, 3, 3)],
+    "convolution": [(1, 64, 6, 6), (8, 16, 3, 3)],
     "grouped": [(1, 32, 9, 9), (32, 16, 5, 5)],
     "heads": [(2, 8, 256), (2, 256, 8)],
 }
 BUILD = {
-    "convolution": lambda x, w: op.nn.conv2d(x, w, padding=1),
+    "convolution": lambda x, w: op.nn.conv2d(x, w, padding=1, groups=4),
     "grouped": lambda x, w: op.nn.conv2d(x, w, padding=2, groups=2),
     "heads": op.matmul,
 }

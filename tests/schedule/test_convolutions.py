@@ -83,7 +83,9 @@ def test_layers_lower_by_the_models_choice(args):
     sch = s_tir.Schedule(convolution(*args, weights="filters first", **more))
     with H200:
         hs.matmul(sch, "C")
-    assert "C_boxes" in str(sch.mod)
+    shared = re.search(r"W\w*shared_dyn = T.sblock_alloc_buffer\(\(([^)]*)\)", str(sch.mod))
+    assert shared is not None
+    assert args[2] in map(int, shared[1].split(", "))  # tiles of as many columns as filters have
 
 
 def test_a_trace_replays_on_the_boxes():

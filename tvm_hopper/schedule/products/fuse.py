@@ -151,19 +151,11 @@ def filled_load(value: Any) -> Any:
 
 
 def _is_filled_by_copy(sch: s_tir.Schedule, maker: Any) -> bool:
-    """Tell a pad of an operand, or a copy that adds variables up: boxes of a tensor are loaded.
-
-    What re-indexes the tensor in front of it is inlined.
-    """
+    """Tell a pad of an operand, which its copy fills in; what re-indexes in front is inlined."""
     node = sch.get(maker)
     value = node.body.value if isinstance(node.body, ir.BufferStore) else None
-    if _is_output(sch, maker) or len(sch.get_consumers(maker)) > 1:
+    if _is_output(sch, maker) or len(sch.get_consumers(maker)) > 1 or filled_load(value) is None:
         return False
-    if filled_load(value) is None:
-        variables = [x.var for x in node.iter_vars]
-        return isinstance(value, ir.TensorLoad) and any(
-            sum(ir.depends_on(index, [x]) for x in variables) > 1 for index in value.indices
-        )
     while own := _inputs(sch, maker):
         bodies = [sch.get(x).body for x in own]
         if not all(isinstance(getattr(x, "value", None), ir.TensorLoad) for x in bodies):

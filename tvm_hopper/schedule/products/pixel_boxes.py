@@ -271,12 +271,13 @@ def _load_images(found: Windows, cut: _Cut, depth: int, names: ir.Names) -> tupl
     shape = tuple(x.dom.extent for x in axes)
     images = ir.new_buffer(name, shape, ir.dtype_of(source.source), "global")
     fill = tirx.const(0, ir.dtype_of(source.source))
-    value = source if condition is None else tirx.if_then_else(condition, source, fill)
+    # a call also where all of it is inside of the tensor: `fuse_prologue` leaves it to the copy
+    value = ir.call_op("prim.if_then_else", ir.dtype_of(source), condition, source, fill)
     return tirx.BufferLoad(images, [x.var for x in axes]), _nest(name, axes, images, value)
 
 
 def _inside(source: Any, found: Windows, cut: _Cut, axes: list[IterVar]) -> Any:
-    """Return where an element lies in memory; None: everywhere."""
+    """Return where an element lies in memory."""
     analyzer = sym.Analyzer()
     for x in axes:
         analyzer.bind(x.var, x.dom)
@@ -289,7 +290,7 @@ def _inside(source: Any, found: Windows, cut: _Cut, axes: list[IterVar]) -> Any:
         for index, extent in zip(source.indices, source.source.shape, strict=True):
             bounds = (index >= ir.cast_like(0, index), index < ir.cast_like(extent, index))
             terms += [x for x in bounds if not analyzer.can_prove(x)]
-    return ir.conjunction(terms) if terms else None
+    return ir.conjunction(terms)
 
 
 def _multiply(found: Windows, cut: _Cut, images: Any, names: ir.Names) -> tuple[ir.Stmt, Any]:

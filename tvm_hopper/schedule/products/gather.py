@@ -51,7 +51,6 @@ def choose_tile(
     whole: int,
     products: int = 1,
     columns: int = 0,
-    accumulators: int = 0,
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 
@@ -67,8 +66,6 @@ def choose_tile(
         How many accumulators they are summed in.
     columns : int
         A multiple of the columns of a tile, if they have to divide it.
-    accumulators : int
-        How many there has to be room for, if that is more than products.
     """
     if config.tile is not None:
         return config, []
@@ -79,8 +76,7 @@ def choose_tile(
         fits_columns = is_whole(found.tile, found.consumers, whole) and not found.takes_turns
         if columns % found.tile[1] or not fits_columns:
             return False
-        held = max(products, accumulators)
-        return not find_violations(found.tile, found.stages, one, wanted.dtype, ARCH, held)
+        return not find_violations(found.tile, found.stages, one, wanted.dtype, ARCH, products)
 
     fitting = [x for x in ranked if fits(x)]
     if fitting:
@@ -127,10 +123,7 @@ def for_gather(
             "leave it out, or make the block after it a separate kernel",
         )
     wanted = product_of(problem, kernel, (out_dtype,))
-    # Tables by row and column take registers: three consumers of 64 x 256 spill (nvcc 13.0).
-    room = 2 if gathered.count == 1 else 1
-    config = plain_config(kernel.config)
-    config, lines = choose_tile(wanted, config, gathered.columns, accumulators=room)
+    config, lines = choose_tile(wanted, plain_config(kernel.config), gathered.columns)
     return replace(kernel, config=config), lines
 
 

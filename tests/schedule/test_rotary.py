@@ -10,6 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tests.schedule.refuse import refuse
+from tvm_hopper import explain
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.gates import rotated_product
@@ -68,6 +69,13 @@ def test_values(shape, more, config):
     assert done.findings == ()
     error = np.linalg.norm(done.outputs["D"].astype("float64").reshape(m, n) - want)
     assert error < np.linalg.norm(want) * (4e-3 if more.get("dtype") else 4e-4)
+
+
+def test_tables_leave_accumulators_in_registers():
+    """Loads for all elements of a tile at once would spill."""
+    sch = s_tir.Schedule(rotated_product(384, 512, 128, 128, columns=256))
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(192, 256, 64), consumers=3))
+    assert "0 bytes spilled, stack frame 0" in str(explain(tvm.compile(sch.mod, target=H200)))
 
 
 def judged(sch, mod, **more):

@@ -96,10 +96,19 @@ class Fragment:
                     unroll=True), unroll=True), unroll=True)  # fmt: skip
 
     def _fence_functions(self) -> ir.Stmt | None:
-        """Keep functions that take many registers behind those of the elements before them."""
-        if self.in_parts or not ir.find_all(self.store.value, ir.Call, _is_large):
+        """Keep what takes many registers behind that of the elements before it."""
+        tables = ir.find_all(self.store.value, ir.TensorLoad, self._is_table)
+        takes_many = self.nest.reads and tables
+        takes_many = takes_many or ir.find_all(self.store.value, ir.Call, _is_large)
+        if self.in_parts or not takes_many:
             return None
         return tirx.Evaluate(fence_code())
+
+    def _is_table(self, load: ir.TensorLoad) -> bool:
+        """Tell a load from memory by row and column, as of rotary embedding: all at once spill."""
+        own = [self.nest.row.loop_var], [self.nest.column.loop_var]
+        by_both = all(ir.depends_on(list(load.indices), x) for x in own)
+        return by_both and self._tile_of(load) is None
 
     @property
     def width(self) -> int:

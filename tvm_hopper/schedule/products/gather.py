@@ -46,7 +46,11 @@ def plain_config(given: MatmulConfig) -> MatmulConfig:
 
 
 def choose_tile(
-    wanted: ProductShape, config: MatmulConfig, whole: int, products: int = 1, columns: int = 0
+    wanted: ProductShape,
+    config: MatmulConfig,
+    whole: int,
+    products: int = 1,
+    columns: int = 0,
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 

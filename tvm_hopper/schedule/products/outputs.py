@@ -104,23 +104,7 @@ def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
     ScheduleError
         A thread does not hold all that an output takes, in any tile.
     """
-    after = _with_followers(sch, block)
-    made = [sch.get(x).writes[0].source for x in after]
-    loads = [
-        load
-        for x in after[1:]
-        for load in ir.find_all(sch.get(x).body, ir.TensorLoad)
-        if any(load.source.same_as(y) for y in made)
-    ]
-    if all(isinstance(x, ir.Var) for load in loads for x in load.indices):
-        return None
-    trial, same = twin(sch)
-    try:
-        with as_one_step():
-            readers = _join_readers(trial, same(block))
-    except ScheduleError:  # said again where each block is inlined
-        return None
-    if not any(takes_several(trial, same(block), x) for x in readers):
+    if not _any_takes_several(sch, block):
         return None
     readers = _join_readers(sch, block)
     product = sch.get(block).writes[0].source
@@ -152,6 +136,27 @@ def with_plain_indices(block: Any) -> Any:
         return tirx.BufferRegion(node.source, ranges)
 
     return ir.mutate(block, [(ir.TensorLoad, load), (ir.TensorRegion, touch)])
+
+
+def _any_takes_several(sch: s_tir.Schedule, block: Any) -> bool:
+    """Tell whether an output takes several elements of a product, once nothing is between them."""
+    after = _with_followers(sch, block)
+    made = [sch.get(x).writes[0].source for x in after]
+    loads = [
+        load
+        for x in after[1:]
+        for load in ir.find_all(sch.get(x).body, ir.TensorLoad)
+        if any(load.source.same_as(y) for y in made)
+    ]
+    if all(isinstance(x, ir.Var) for load in loads for x in load.indices):
+        return False
+    trial, same = twin(sch)
+    try:
+        with as_one_step():
+            readers = _join_readers(trial, same(block))
+    except ScheduleError:  # said again where each block is inlined
+        return False
+    return any(takes_several(trial, same(block), x) for x in readers)
 
 
 def takes_several(sch: s_tir.Schedule, block: Any, reader: Any) -> bool:

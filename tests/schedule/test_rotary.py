@@ -10,8 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tests.schedule.refuse import refuse
-from tvm_hopper import explain
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.gates import rotated_product
 

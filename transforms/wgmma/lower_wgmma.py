@@ -30,21 +30,16 @@ for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
-from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.hold import hold_all
-from tvm_hopper.codegen_patches.ptx import wgmma as ptx_wgmma
-from tvm_hopper.codegen_patches.ptx.address import generic_to_shared
-from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.requests.fallbacks import Fallback, report
-from tvm_hopper.requests.keys import ASYNC_OP, CHOSEN
+from tvm_hopper.requests.keys import CHOSEN
 from tvm_hopper.requests.targets import arch_of
 from tvm_hopper.transforms.common.explain_notes import (
     FallbackNote,
@@ -64,15 +59,15 @@ from .fragment_loops import Fragment
 from .fragment_loops_plan import FragmentNest
 from .fragment_rows import ReducedRows, RowFragment
 from .fragment_updates import UpdatedFragment, is_first
-from .lower_wgmma_plan import MmaPlan, Operand, plan_mma
-from .register_operand import emit_operand, words_of
-from .register_operand_plan import RegisterOperand
+from .instructions import emit_instructions, find_source
+from .lower_wgmma_plan import MmaPlan, plan_mma
+from .operands.register_operand import emit_operand
+from .operands.register_operand_plan import RegisterOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
 from .split_columns import plan_columns, split_columns
 from .stores.fragment_shared_stores import StagedFragment
 from .stores.fragment_transposed_stores import stored_by
-from .tile_operand import TileOperand
 from .warp_group_threads import bind_warp_groups
 
 
@@ -145,43 +140,62 @@ def needless_fills(threads: Threads) -> list[ir.Stmt]:
     return [x.nest.nest for x in firsts if any(x.tile is y for y in tiles)]
 
 
+@dataclass
+class _Operands:
+    """What computed operands need around the statements that compute them.
+
+    `ahead_of` has what stands before a loop, by its variable; `twice` are statements that became
+    two, `buffers` the registers.
+    """
+
+    ahead_of: dict[Any, list[ir.Stmt]] = field(default_factory=dict)
+    twice: list[ir.Stmt] = field(default_factory=list)
+    buffers: list[ir.Var] = field(default_factory=list)
+
+
+def _replace_operands(
+    planned: dict[Any, Any], plans: tuple[MmaPlan, ...], thread: ir.Var
+) -> _Operands:
+    """Replace the statements that compute operands at each step."""
+    found = _Operands()
+    for operand in (x.left for x in plans):
+        if isinstance(operand, RegisterOperand):
+            emitted = emit_operand(operand, thread)
+            planned[operand.nest] = ir.seq(emitted.ahead, emitted.computed)
+            found.twice += [] if emitted.ahead is None else [operand.nest]
+            if operand.before is not None:
+                found.ahead_of.setdefault(operand.before.loop_var, []).append(emitted.outside)
+            found.buffers += emitted.buffers
+    return found
+
+
+def _held(computed: Any, words: Any) -> ir.Stmt:
+    """Hold an operand's words: `wgmma.fence` names no register (C7519)."""
+    block = computed.block
+    body = ir.seq(computed, words, hold_all(words.buffer))
+    return ir.opaque_block(block.name_hint, body, reads=block.reads, writes=block.writes)
+
+
 def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) -> ir.Stmt:
     """Replace the blocks, the nests over their accumulators, and the thread axis."""
     thread = threads.axis
     planned = {x.nest.nest: x.emit() for x in threads.fragments}
     needless = needless_fills(threads)
     planned.update((fill, ir.seq()) for fill in needless)
-    ahead_of: dict[Any, list[ir.Stmt]] = {}
-    loaded: list[ir.Var] = []
-    twice: list[ir.Stmt] = []
-    for operand in (x.left for x in plans):
-        if isinstance(operand, RegisterOperand):
-            emitted = emit_operand(operand, thread)
-            planned[operand.nest] = ir.seq(emitted.ahead, emitted.computed)
-            twice += [] if emitted.ahead is None else [operand.nest]
-            if operand.before is not None:
-                ahead_of.setdefault(operand.before.loop_var, []).append(emitted.outside)
-            loaded += emitted.buffers
+    operands = _replace_operands(planned, plans, thread)
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
-        left = _source(plan.left, "a", threads.tiles)
-        planned[plan.product.realize] = _instructions(plan, left, tile.registers, overwrites)
-        nests = [x.nest for x in threads.fragments]
-        for nest in (x.nest for x in nests if x.target.same_as(plan.left.buffer)):
-            # `wgmma.fence` names no register: what computes these stays in front of it (C7519)
-            block, words = planned[nest].block, left.defined
-            planned[nest] = ir.opaque_block(
-                block.name_hint,
-                ir.seq(planned[nest], words, hold_all(words.buffer)),
-                reads=block.reads,
-                writes=block.writes,
-            )
+        left = find_source(plan.left, "a", threads.tiles)
+        planned[plan.product.realize] = emit_instructions(plan, left, tile.registers, overwrites)
+        for nest in (x.nest for x in threads.fragments):
+            if nest.target.same_as(plan.left.buffer):
+                planned[nest.nest] = _held(planned[nest.nest], left.defined)
     ahead = put_ahead(planned, threads.fragments, thread)
-    kernel = repeat_stages(drop_stages(kernel, needless), twice)
+    kernel = repeat_stages(drop_stages(kernel, needless), operands.twice)
 
     def rewrite(node: Any, mutator: Any) -> Any:
         new = planned.get(node)
         new = mutator.default_mutate(node) if new is None else new
-        loads = ahead_of.get(node.loop_var) if isinstance(node, ir.For) else None
+        loads = operands.ahead_of.get(node.loop_var) if isinstance(node, ir.For) else None
         return ir.seq(loads, new) if loads else new
 
     body = ir.drop_empty(ir.mutate(kernel, [(ir.Stmt, rewrite)]))
@@ -195,109 +209,13 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
             return block
         homed = [x for x in threads.tiles if any(b.same_as(x.buffer) for b in block.alloc_buffers)]
         more = ahead if reading in homed else []
-        more = [*(loaded if threads.tiles[0] in homed else []), *more]
+        more = [*(operands.buffers if threads.tiles[0] in homed else []), *more]
         return ir.with_block(block, alloc_buffers=[*rest, *(x.registers for x in homed), *more])
 
     body = unroll(body, [loop.loop_var for x in threads.fragments for loop in x.nest.parts])
     body = ir.replace(body, ir.SBlock, move_allocation)
     body = ir.move_regions(body, {x.buffer: x.registers for x in threads.tiles})
     return bind_warp_groups(body, plans[0].warp_groups, thread)
-
-
-# -- the multiply-add
-
-
-def _instructions(
-    plan: MmaPlan, left: Source, registers: ir.Var, overwrites: bool
-) -> ir.SBlockRealize:
-    layout = plan.layout
-    width, depth = layout.width, wgmma.instruction_k(plan.dtype)
-    right = _source(plan.right, "b")
-    transposed = (left.is_transposed, right.is_transposed)
-
-    def one(subtile: Any, chunk: Any, step: Any) -> Any:
-        a = left.at(subtile * wgmma.INSTRUCTION_M, step)
-        b = right.at(chunk * width, step)
-        values = [
-            tirx.BufferLoad(registers, [ir.simplify(layout.register(subtile, chunk, i))])
-            for i in range(width // 2)
-        ]
-        adds = ir.simplify(tirx.NE(step, 0)) if overwrites else T.bool(True)
-        return ptx_wgmma.mma(
-            width, (plan.dtype, plan.other_dtype), plan.accumulate, values, a, b, adds, transposed
-        )
-
-    loops = ir.make_loop("subtile", plan.m // wgmma.INSTRUCTION_M, lambda subtile:
-        ir.make_loop("chunk", plan.n // width, lambda chunk:
-            ir.make_loop("step", plan.k // depth, lambda step:
-                one(subtile, chunk, step), unroll=True), unroll=True), unroll=True)  # fmt: skip
-    body = ir.seq(left.defined, right.defined, loops)
-    block = plan.product.block
-    replaced = [plan.accumulator] if left.region is None else [plan.accumulator, plan.left.buffer]
-    reads = [r for r in block.reads if not any(r.source.same_as(x) for x in replaced)]
-    reads += [] if left.region is None else [left.region]
-    acc = ir.full_region(registers)
-    return ir.opaque_block(
-        block.name_hint, body, reads=[*reads, acc], writes=[acc], annotations={ASYNC_OP: "wgmma"}
-    )
-
-
-@dataclass(frozen=True)
-class Source:
-    """An operand as its instructions take it."""
-
-    defined: ir.Stmt  # what is in front of them
-    at: Callable[[Any, Any], Any]  # the operand of the instruction at a row and a step
-    is_transposed: int
-    region: Any = None  # what is read in place of the program's buffer
-
-
-def _source(
-    operand: Operand | RegisterOperand | TileOperand,
-    name: str,
-    tiles: Sequence[FragmentTile] = (),
-) -> Source:
-    """Return how instructions take an operand: by descriptors, or in registers."""
-    if not isinstance(operand, Operand):
-        held = (x.registers for x in tiles if x.buffer.same_as(operand.buffer))
-        registers = operand.registers if isinstance(operand, RegisterOperand) else next(held)
-        return Source(*words_of(registers, operand.k), 0, ir.full_region(registers))
-    descriptor = ir.Var(f"descriptor_{name}", "uint64")
-    defined = tirx.Bind(descriptor, _descriptor(operand))
-    is_transposed = int(operand.layout.major == "mn")
-    return Source(
-        defined, lambda row, step: _advance(descriptor, operand, row, step), is_transposed
-    )
-
-
-def _descriptor(operand: Operand) -> Any:
-    """Build the matrix descriptor of the operand's first element.
-
-    The address is that of the tile: a swizzled row or k offset is not an element's address, it is
-    added to the descriptor (PTX ISA 9.1, 9.7.15.5.1.2.2).
-    """
-    layout = operand.layout
-    fixed = wgmma.Descriptor(
-        0, layout.leading_bytes, layout.stride_bytes, swizzle_bytes=layout.swizzle_bytes
-    ).encode()
-    tile = tirx.address_of(tirx.BufferLoad(operand.buffer, [0] * len(operand.buffer.shape)))
-    address = generic_to_shared(tile)
-    units = tirx.Cast(
-        "uint64", T.shift_right(T.bitwise_and(address, T.uint32(0x3FFFF)), T.uint32(4))
-    )
-    k_steps = operand.k // wgmma.instruction_k(layout.dtype)
-    offset = layout.mn_offset(operand.row) + layout.k_offset(k_steps)
-    return T.bitwise_or(units, tirx.const(fixed, "uint64")) + _units(offset)
-
-
-def _advance(descriptor: ir.Var, operand: Operand, row: Any, step: Any) -> Any:
-    offset = operand.layout.mn_offset(row) + operand.layout.k_offset(step)
-    return descriptor + _units(offset)
-
-
-def _units(offset_bytes: Any) -> Any:
-    """Turn a byte offset into a descriptor's units of 16 B."""
-    return tirx.Cast("uint64", ir.simplify(tirx.convert(offset_bytes) // 16))
 
 
 def _lower_mma(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -17,9 +17,9 @@ from tvm_hopper.transforms.common.transfer import find_transfers
 
 from .fragment_layout import AccumulatorLayout, RowLayout
 from .fragment_loops_plan import FragmentNest, find_fragment_nests
-from .register_operand_plan import RegisterOperand, find_register_operand
+from .operands.register_operand_plan import RegisterOperand, find_register_operand
+from .operands.tile_operand import TileOperand, find_tile_operand
 from .register_tiles import HeldTile, plan_register_tiles
-from .tile_operand import TileOperand, find_tile_operand
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tvm_hopper.facts import wgmma
 from tvm_hopper.sim.layouts.fragments import a_fragment_index
 from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.wgmma.fragment_layout import AccumulatorLayout
-from tvm_hopper.transforms.wgmma.register_operand import words_of
+from tvm_hopper.transforms.wgmma.operands.register_operand import words_of
 
 # Registers 4 g + 2 h and + 1 are row 16 warp + 8 h + lane // 4, of an accumulator and of words.
 WEIGHTS = """

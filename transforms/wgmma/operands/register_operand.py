@@ -37,10 +37,10 @@ from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
 
-from .fragment_loops import bounds
+from ..fragment_loops import bounds
+from ..shared_pair_loads import load_pair
 from .operand_pairs import HalfPair, in_32_bits
 from .register_operand_plan import RegisterOperand, RowLoad, words_in
-from .shared_pair_loads import load_pair
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""First operands of WGMMA that threads hold in registers."""

@@ -76,8 +76,8 @@ def test_of_a_module_that_was_scheduled():
     assert {x.computed_by for x in said.functions} == {OURS}
     assert said.others == ()
     assert set(said.callers) == {"prefill", "decode"}
-    linear = said["NT_matmul_rows"]
-    assert linear.product == ProductRecord("rows", 256, 128, "float16", "float16", ("k", "k"))
+    linear = said["NT_matmul4_rows"]
+    assert linear.product == ProductRecord("rows", 256, 128, "float16", "float32", ("k", "k"))
     assert [x.launched_for for x in linear.kernels] == ["rows <= 16", "rows >= 17"]
     assert [x.rows for x in linear.kernels] == list(models.CLASSES)
     assert {(x.caller, x.count) for x in linear.calls} == {("prefill", 1), ("decode", 1)}

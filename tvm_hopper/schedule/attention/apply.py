@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -65,9 +65,8 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
     """
     check_program("attention", sch)
     check_type("attention", "config", config, AttentionConfig, "an hs.AttentionConfig")
-    given = config or AttentionConfig()
     form = find_form(sch)
-    chosen = choose_attention(form.shape, given)
+    chosen = choose_attention(form.shape, form.fixed(config or AttentionConfig()))
     fresh = _with_tile(sch, form, chosen)
     plain = fresh or sch
     before = block_names(plain)
@@ -107,24 +106,32 @@ class OnlineForm:
     shape: AttentionShape
     plain: Any
 
+    def fixed(self, given: AttentionConfig) -> AttentionConfig:
+        """Return a configuration with the sizes of a form that cannot be made again."""
+        if self.plain is not None:
+            return given
+        names = ("tile", "consumers", "splits", "packs")
+        own = dict(zip(names, self.sizes, strict=True))
+        return replace(given, **{x: own[x] for x in names if getattr(given, x) is None})
+
 
 def find_form(sch: s_tir.Schedule) -> OnlineForm:
     """Return the one running form of a schedule's module."""
-    found = {
+    forms = {
         gv.name_hint: func
         for gv, func in sch.mod.functions.items()
         if isinstance(func, tirx.PrimFunc) and ONLINE in func.attrs
     }
-    if len(found) != 1:
-        names = ", ".join(found) or "no running form"
+    if len(forms) != 1:
+        names = ", ".join(forms) or "no running form"
         fix = "make one: s_tir.Schedule(hs.online(mod))"
         raise cannot_schedule("attention", names, "one function that hs.online made", fix)
-    ((name, func),) = found.items()
+    ((name, func),) = forms.items()
     rows, keys, parts, splits, packs = (int(x) for x in func.attrs[ONLINE])
     written = _block(func, "P").writes[0].source
     if str(written.scope()) == "local":
-        found_, fix = f"{name}, scheduled already", "begin with a schedule of the running form"
-        raise cannot_schedule("attention", found_, "loops as hs.online leaves them", fix)
+        found, fix = f"{name}, scheduled already", "begin with a schedule of the running form"
+        raise cannot_schedule("attention", found, "loops as hs.online leaves them", fix)
     weights = ir.dtype_of(written)
     if weights not in HALF_DTYPES:
         raise cannot_schedule(
@@ -196,8 +203,6 @@ def _with_tile(
     assert config.tile is not None
     assert config.consumers is not None
     wanted = (config.tile, config.consumers, config.splits or 1, bool(config.packs))
-    if form.plain is None and config.splits is None:
-        wanted = (*wanted[:2], *form.sizes[2:])
     if form.sizes == wanted:
         return None
     if form.plain is None or (sch.trace is not None and len(sch.trace.insts)):

@@ -21,6 +21,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.codegen_patches.ptx import fences
+from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS
 from tvm_hopper.requests.keys import IN_ORDER
 
@@ -66,6 +67,21 @@ class IterationOrder:
 
 
 def find_order(loop: ir.For, threads: ir.KernelThreads) -> IterationOrder:
-    """Return the order that a loop of a warp-specialised kernel asks for."""
+    """Return the order that a loop of a warp-specialised kernel asks for.
+
+    Turns begin and end with the loop: of one that runs again the first turn would meet the last.
+    """
+    if IN_ORDER in loop.annotations:
+        loops = ir.find_all(threads.kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
+        others = [x for x in loops if IN_ORDER in x.annotations and not x.same_as(loop)]
+        around = [x for x in loops if ir.uses_node(x.body, loop) and not ir.is_const(x.extent, 1)]
+        if around or others:
+            raise cannot_lower(
+                f"loop {loop.loop_var.name}, {IN_ORDER}",
+                f"loop {(around + others)[0].loop_var.name} "
+                + ("around it" if around else "in order, too"),
+                "one loop whose consumers take turns, which a thread block runs once",
+                "leave in_order out",
+            )
     groups = (ir.static_int(threads.count) or 0) // WARP_GROUP_THREADS
     return IterationOrder(loop, threads.var, groups - 1 if IN_ORDER in loop.annotations else 1)

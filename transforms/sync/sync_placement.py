@@ -46,7 +46,7 @@ def _loop_paths(body: sync.Body, path: sync.Path) -> Iterator[sync.Path]:
 def read_behind(
     body: sync.Body, path: sync.Path, is_over: Callable[[sync.Path], bool], prefix: sync.Path = ()
 ) -> list[sync.Buffer]:
-    """Return what statements of one body read from a path on, up to a path where it is over."""
+    """Return what threads read in one body from a path on, up to a path where it is over."""
     at, *rest = path
     if rest and at < len(body):
         node = body[at]
@@ -63,8 +63,8 @@ def read_behind(
 
 
 def _read_in(node: Any) -> list[sync.Buffer]:
-    if isinstance(node, sync.Step):
-        return [x.buffer for x in node.accesses if not x.is_write]
+    if isinstance(node, sync.Step):  # an operation reads registers in flight, in its own order
+        return [] if node.op else [x.buffer for x in node.accesses if not x.is_write]
     bodies = [node.body] if isinstance(node, Loop) else node.arms
     return [x for body in bodies for part in body for x in _read_in(part)]
 

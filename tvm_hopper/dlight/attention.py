@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.target import Target
 
 from tvm_hopper import ir
-from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.attention.conditions import call_name
@@ -16,7 +16,7 @@ from tvm_hopper.schedule.attention.factors import EXPONENTIALS
 from tvm_hopper.schedule.attention.online import online
 from tvm_hopper.schedule.attention.recognize import recognize
 
-from .decisions import Decision
+from .decisions import NOT_APPLICABLE, Decision, is_scheduled
 from .rule import HopperRule
 
 
@@ -53,13 +53,16 @@ class AttentionRule(HopperRule):
         check_type(self.name, "round_weights", round_weights, bool, "True, False")
         self.config, self.round_weights = config, round_weights
 
+    def _try(self, func: Any, target: Target) -> tuple[s_tir.Schedule | None, str]:
+        if not (is_scheduled(func) or may_be_attention(func)):
+            return None, NOT_APPLICABLE
+        return super()._try(func, target)
+
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the attention of a function."""
         from tvm_hopper.schedule.attention.apply import attention
 
         func = sch.mod["main"]
-        if not may_be_attention(func):
-            raise cannot_schedule("function", "no softmax attention", "exponentials in two sums")
         found = recognize(func)
         dtype = ir.dtype_of(found.values)
         rounds = self.round_weights and dtype in HALF_DTYPES and found.probabilities != dtype

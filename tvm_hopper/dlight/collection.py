@@ -15,7 +15,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_EXTENTS
 
 from .attention import AttentionRule
-from .decisions import Decision, crash_text, is_scheduled, name_of
+from .decisions import NOT_APPLICABLE, Decision, crash_text, is_scheduled, name_of
 from .memory_bound import ColumnReductionRule, PointwiseRule, RowReductionRule
 from .product import MatmulRule
 
@@ -53,7 +53,7 @@ class GuardedRule(ScheduleRule):
             except Exception as error:  # whatever it is: the build goes on without this rule
                 reason = crash_text(error)
         taken = result is not None
-        reason = reason or ("" if taken else "not applicable")
+        reason = reason or ("" if taken else NOT_APPLICABLE)
         self.decisions.append(Decision(name_of(func), self.name, taken, reason, func))
         return result
 

@@ -11,6 +11,8 @@ from tvm import tirx
 
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
+NOT_APPLICABLE = "not applicable"  # the reason of a rule for other functions
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -16,6 +16,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tvm_hopper import ir
+from tvm_hopper.errors import cannot_configure
 
 SUM = "float32"
 CAUSAL = ("TopLeft", "BottomRight")
@@ -36,6 +37,8 @@ def attention_loops(attrs: Any, *tensors: Any) -> Any:
     batch, rows, heads, width = q.shape
     keys, shared = k.shape[1], tirx.floordiv(heads, k.shape[2])
     whole = (batch, heads, rows, keys)
+    if ir.static_int(width) is None:
+        raise cannot_configure("attention", f"heads of {width} columns", "a number that is known")
     scale = 1 / math.sqrt(int(width)) if attrs.scale is None else float(attrs.scale.value)
     causal = None if attrs.causal_mask is None else str(attrs.causal_mask)
     window = None if attrs.window_size is None else int(attrs.window_size)

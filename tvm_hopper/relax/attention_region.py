@@ -28,6 +28,7 @@ MOVES = {
 }
 LAYOUTS = (RESHAPE, "permute_dims")
 SCALES = ("multiply", "divide")
+MOST_SCALE = 64.0  # of an operand that is cast before it
 # What a mask is computed from at each element; of anything else it is read.
 INDEX_ARITHMETIC = {
     *MOVES,
@@ -171,7 +172,7 @@ class _Outliner:
         self.moved: set[Any] = set()  # what operands go through
 
     def outline(self) -> OutlinedAttention | None:
-        """Return the function, with operands of the type of 16 bits if there is one.
+        """Return the function, whose operands are those of the program.
 
         None where a tensor that it reads has no known shape.
         """
@@ -210,15 +211,14 @@ class _Outliner:
                 last = var
 
     def _operand_type(self) -> str | None:
-        """Return the type of 16 bits that operands have or are cast to, or the weights or result.
+        """Return the type of 16 bits that operands have or are cast to.
 
         None where there is no such type, or several.
         """
-        weights = self._chain(self.bindings.values[self.after].args[0])
-        others = [str(x.ty.dtype) for x in (*weights, self.result)]
+        chains = ([x, *self._chain(x)] for x in self.operands)
         found = {
-            next((y for y in (*types, *others) if y in HALF_DTYPES), "")
-            for types in ([str(y.ty.dtype) for y in (x, *self._chain(x))] for x in self.operands)
+            next((y for y in (str(x.ty.dtype) for x in chain) if y in HALF_DTYPES), "")
+            for chain in chains
         }
         return found.pop() if len(found) == 1 and "" not in found else None
 
@@ -242,9 +242,27 @@ class _Outliner:
             return value.args[1]
         return None
 
+    def _keeps_size(self, var: Any) -> bool:
+        """Tell a move, or a scale near 1."""
+        if self.bindings.op(var) in MOVES:
+            return True
+        numbers = [self.bindings.constant(x) for x in self.bindings.values[var].args]
+        scales = [abs(float(x.value.numpy())) for x in numbers if x is not None]
+        return len(scales) == 1 and 1 / MOST_SCALE <= scales[0] <= MOST_SCALE
+
     def _source(self, operand: Any) -> Any:
-        """Return the tensor that an operand is read from: behind views, which are free."""
+        """Return the tensor that an operand is read from: behind views, which are free.
+
+        A cast to 16 bits is made before what only moves it, which is the same, and before a scale
+        that is near 1: only numbers beyond the type's would differ.
+        """
         chain = [operand, *self._chain(operand)]
+        halves = [n for n, x in enumerate(chain) if str(x.ty.dtype) in HALF_DTYPES]
+        if halves:
+            end = halves[-1]
+            while end + 1 < len(chain) and self._keeps_size(chain[end]):
+                end += 1
+            chain = chain[: end + 1]
         while len(chain) > 1 and self.bindings.op(chain[-2]) == RESHAPE:
             chain.pop()
         return chain[-1]

@@ -28,6 +28,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
+from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .simplify_operands import rewrite_functions, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
@@ -48,20 +49,40 @@ class ChannelsLast:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the convolutions of a module."""
         mod = rewrite_functions(mod, _Patches(mod), is_for_library)
-        found: list[Any] = []
+        calls: list[Any] = []
 
         def note(node: Any) -> None:
-            if isinstance(node, relax.Call) and node.op in CONVOLUTIONS and _gains(node):
-                found.append(node)
+            if isinstance(node, relax.Call):
+                calls.append(node)
 
-        for func in mod.functions.values():
-            if isinstance(func, relax.Function) and not is_for_library(func):
-                relax.analysis.post_order_visit(func, note)
-        if not found:
+        functions = [x for x in mod.functions.values() if isinstance(x, relax.Function)]
+        for func in functions:
+            relax.analysis.post_order_visit(func, note)
+        gains = any(x.op in CONVOLUTIONS and _gains(x) for x in calls)
+        if not gains or any(map(_is_misturned, calls)) or any(map(is_for_library, functions)):
             return mod
-        mod = relax.transform.ConvertLayout({}, _layouts)(mod)
+        try:
+            mod = relax.transform.ConvertLayout({}, _layouts)(mod)
+        except TVM_ERRORS:  # an operator whose layouts it does not know: convolutions stay
+            return mod
         mod = relax.transform.EliminateCommonSubexpr()(mod)
         return rewrite_functions(mod, _ChannelPadder(mod), is_for_library)
+
+
+def _is_misturned(call: Any) -> bool:
+    """Tell an operator that ConvertLayout turns to one which no kernel computes, or another result.
+
+    Transposed convolutions have no kernel with channels last. Norms over channels and pixels get
+    turned axes and keep their weights as they lie.
+    """
+    name = str(getattr(call.op, "name", "")).removeprefix("relax.").removeprefix("nn.")
+    if name.startswith("conv") and name.endswith("transpose"):
+        return True
+    if name not in ("layer_norm", "rms_norm"):
+        return False
+    rank = int(call.args[0].ty.ndim)
+    axes = {int(x) % rank for x in call.attrs.axes} if rank > 0 else set()
+    return len(axes) > 1 and 1 in axes
 
 
 def _layouts(call: Any) -> dict[str, list[str]]:
@@ -91,8 +112,9 @@ def _is_half(call: Any) -> bool:
 
 def _gains(call: Any) -> bool:
     """Tell a convolution that is a product of boxes of pixels if its channels are last."""
-    is_stored_so = _layout(call) == LAYOUTS[_rank(call)][0]
-    return is_stored_so and _is_half(call) and int(call.attrs.groups) == 1
+    if not _is_half(call) or int(call.attrs.groups) != 1:
+        return False
+    return _layout(call) == LAYOUTS[_rank(call)][0]
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
@@ -167,7 +189,8 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
     def _turned(self, call: Any) -> Any:
         """Let a norm of images with their channels last have them first."""
         attrs, rank = call.attrs, int(call.args[0].ty.ndim)
-        if int(attrs.channel_axis) % rank != rank - 1 or rank < 3:
+        axes = sorted(int(x) % rank for x in attrs.axes) if rank > 0 else []
+        if rank < 3 or int(attrs.channel_axis) % rank != rank - 1 or axes != [*range(1, rank - 1)]:
             return call
         self.changed = True
         images, *others = call.args

@@ -8,8 +8,11 @@ Leaves: the module as it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import tvm
 
+from tvm_hopper.dlight.decisions import NOT_APPLICABLE
 from tvm_hopper.errors import cannot_lower, warn
 from tvm_hopper.requests import keys, options
 
@@ -31,7 +34,7 @@ class CheckServed:
         records = records_of(mod)
         for record in records:
             if record.computed_by == NOBODY:
-                reasons = "; ".join(f"{rule}: {why}" for rule, why in record.refused if why)
+                reasons = "; ".join(f"{rule}: {why}" for rule, why in _told(record))
                 raise cannot_lower(
                     f"function {record.name}",
                     f"loops that no rule makes a kernel of ({reasons})",
@@ -58,7 +61,7 @@ def describe_little(records: tuple[FunctionRecord, ...]) -> str | None:
         return None
     left = [x for x in records if x.computed_by == STOCK]
     dearest = max(left, key=_operations)
-    rule, why = dearest.refused[0] if dearest.refused else ("", "")
+    rule, why = next(_told(dearest), ("", ""))
     percent = 100 * shares[OURS] / total
     return (
         f"{percent:.0f}% of its operations in kernels of tvm_hopper, and the others left to "
@@ -69,3 +72,8 @@ def describe_little(records: tuple[FunctionRecord, ...]) -> str | None:
 def _operations(record: FunctionRecord) -> int:
     """Return a function's FLOPs, a symbolic extent counted as one."""
     return value_of(record.flops, dict.fromkeys(names_in([record.flops]), 1)) or 0
+
+
+def _told(record: FunctionRecord) -> Iterator[tuple[str, str]]:
+    """Yield the rules that looked at a function, and why they refused it."""
+    yield from (x for x in record.refused if x[1] not in ("", NOT_APPLICABLE))

@@ -137,6 +137,8 @@ def _fused(mod: tvm.IRModule) -> tuple[tirx.PrimFunc, list[int]] | None:
         return None
     group = CallGroup(tuple(calls), (calls[-1].var,))
     params = list(legal["main"].params)
+    if any(x not in params for x in group.inputs):
+        return None  # a constant tensor
     return fuse_group(legal, group), [params.index(x) for x in group.inputs]
 
 
@@ -153,7 +155,10 @@ def _arange(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 def _where(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Choose between constants, too: TVM's legalizer takes tensors alone."""
-    constants = [float(x.value.numpy()) if isinstance(x, GenericConst) else None for x in call.args]
+    constants = [
+        float(x.value.numpy()) if isinstance(x, GenericConst) and x.ty.ndim == 0 else None
+        for x in call.args
+    ]
     types = [str(x.ty.dtype) for x in call.args]
     tensors = [x for x, value in zip(call.args, constants, strict=True) if value is None]
 

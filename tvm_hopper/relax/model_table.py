@@ -11,6 +11,7 @@ from html import escape
 from io import StringIO
 from typing import Any
 
+from tvm_hopper.dlight.decisions import NOT_APPLICABLE
 from tvm_hopper.schedule.products.recognize import OF_TENSOR_CORES
 
 from .model_times import COPY_RATE, ranges_of
@@ -23,7 +24,6 @@ BAR = 10  # characters of a full bar
 COSTLY, LEAST_SHARE = 3, 0.05  # causes that the report's head names, each of so much of the time
 NAMED = 3  # functions of a cause
 LEAST_OF_RATE = 0.9  # of a copy's bytes a microsecond, from which memory is what holds a kernel
-NOT_APPLICABLE = "not applicable"
 HEADS = ("us", "share", "", "function", "by", "FLOPs", "bytes", "how, or why not by tvm_hopper")
 CLASS_HEADS = ("function", "rows", "configuration")
 COLOURS = {

@@ -34,6 +34,7 @@ FORMS = {
     ASYNC: Form(("k0",), int, True, "[0]"),
     "tvm_hopper.consumers": Form(("k0",), int),
     "tvm_hopper.registers": Form(("k0",), int, True, "[40, 232]"),
+    "tvm_hopper.in_order": Form(("k0",), int),
     "tvm_hopper.wgmma_pending": Form(("k0", "func", "context"), int),
     "tvm_hopper.raster_group": Form(("j0", "func", "context"), int, usual="2"),
     "tvm_hopper.raster_curve": Form(("j0",), str, usual='"hilbert"'),

@@ -149,23 +149,23 @@ def _shape_of_program(plain: Any, name: str) -> AttentionShape:
     """Return the shape of the program that a form was made of."""
     found = recognize(plain[name])
     tile = AttentionTile(wgmma.INSTRUCTION_M, wgmma.INSTRUCTION_M, 1)
+    depth, columns = (ir.static_int(x.extent) for x in (found.depth, found.column))
+    if depth is None or columns is None:
+        wide = f"head dimensions {found.depth.extent} and {found.column.extent}"
+        raise cannot_schedule(f"function {name}", wide, "dimensions that are known")
     sizes = [ir.static_int(x.extent) for x in found.leads]
     group = group_of(found)
     return AttentionShape(
         rows=ir.static_int(found.row.extent),
         keys=ir.static_int(found.key.extent),
-        depth=_padded(found.depth.extent),
-        columns=int(found.column.extent),
+        depth=-(-depth // KEY_STEP) * KEY_STEP,
+        columns=columns,
         dtype=ir.dtype_of(found.keys.source),
         is_masked=RunningForm(found, tile, found.probabilities).bounds.grow_with_rows,
         heads=None if None in sizes else prod(x for x in sizes if x),
         group=1 if group is None else group[1],
         may_split=found.sink is None and found.log_sum is None,
     )
-
-
-def _padded(depth: Any) -> int:
-    return -(-int(depth) // KEY_STEP) * KEY_STEP
 
 
 def _shape_of_form(func: tirx.PrimFunc, size: tuple[int, int]) -> AttentionShape:

@@ -21,6 +21,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.schedule.products.recognize import check_plain_loops
 
 from .conditions import as_condition, choice, same
+from .scores import number
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,23 @@ def _define(nest: Any) -> Definition:
             need = "a sum or a maximum with an initial value"
             raise cannot_schedule(where, f"the update {store.value}", need)
         value, operation = update.value, update.operation
+        if not _begins_from_nothing(node.init, operation):
+            found = f"the initial value {getattr(node.init, 'value', node.init)}"
+            raise cannot_schedule(where, found, "0 for a sum, the type's least for a maximum")
     name = str(node.name_hint)
     return Definition(name, store.buffer, tuple(store.indices), domains, reduced, operation, value)
+
+
+def _begins_from_nothing(init: Any, operation: str) -> bool:
+    """Tell an initial value that changes no result of a reduction."""
+    if not isinstance(init, ir.BufferStore):
+        return False
+    if operation == "add":
+        return bool(ir.is_zero(init.value))
+    value, dtype = number(init.value), ir.dtype_of(init.buffer)
+    if value is None or operation != "max":
+        return value is not None
+    return value <= (0 if dtype == "bool" else float(tirx.min_value(dtype).value))
 
 
 def _check_index(where: str, indices: list[Any], domains: dict[Any, Any]) -> None:

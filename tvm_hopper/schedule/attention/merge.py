@@ -1,12 +1,12 @@
 """Merge the results of parts of the keys.
 
-    for p in range(4): top = max(top, lse[p, i])
-    for p in range(4): total = total + exp2(lse[p, i] - top)
-    for p in range(4): acc = acc + exp2(lse[p, i] - top) * parts[p, i, c]
+    for p in range(4): top = max(top, part_max[p, i])
+    for p in range(4): total = total + exp2((part_max[p, i] - top) * c) * part_sum[p, i]
+    for p in range(4): acc = acc + exp2((part_max[p, i] - top) * c) * parts[p, i, c]
     O[i, c] = acc / total
 
-A part without a key has lse = -inf, and no weight. What the program computes of the sum of values,
-the sum of weights and the maximum it computes of these.
+A part without a key has the maximum -inf, and no weight. What the program computes of the sum of
+values, the sum of weights and the maximum it computes of these.
 """
 
 from __future__ import annotations
@@ -20,33 +20,45 @@ from tvm.script import tirx as T
 
 from tvm_hopper import ir
 
-from .description import Attention
+from .description import Attention, StoredResult
 from .scores import FLOAT32, MINUS_INFINITY, constant
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What parts of the keys leave: `sums[p, leads, row, column]` and `logs[p, leads, row]`."""
+    """What parts of the keys leave: their states, the first by column.
+
+    `values[p, leads, row, column]`, `maxima[p, leads, row]` and `sums[p, leads, row]`.
+    """
 
     count: int
+    values: Any
+    maxima: Any
     sums: Any
-    logs: Any
 
     @staticmethod
     def of(attention: Attention, count: int) -> Parts:
         """Declare them, in float32."""
         shape = [count, *(x.extent for x in attention.leads), attention.row.extent]
-        sums = ir.new_buffer("parts", (*shape, attention.column.extent), FLOAT32, "global")
-        return Parts(count, sums, ir.new_buffer("parts_lse", tuple(shape), FLOAT32, "global"))
+        values = ir.new_buffer("parts", (*shape, attention.column.extent), FLOAT32, "global")
+        maxima, sums = (
+            ir.new_buffer(x, tuple(shape), FLOAT32, "global") for x in ("part_max", "part_sum")
+        )
+        return Parts(count, values, maxima, sums)
 
+    @property
+    def buffers(self) -> list[Any]:
+        """All of them."""
+        return [self.values, self.maxima, self.sums]
 
-def part_values(attention: Attention) -> tuple[Any, Any]:
-    """Return what a part stores of its states: the weighted mean, and log2 of its sum."""
-    s = attention.states
-    is_empty = tirx.EQ(s.row_sum, constant(0.0))
-    mean = tirx.Select(is_empty, constant(0.0), s.accumulator / s.row_sum)
-    log = s.row_max * constant(attention.exponent_scale) + tirx.log2(s.row_sum)
-    return mean, tirx.Select(is_empty, constant(MINUS_INFINITY), log)
+    def results(self, attention: Attention, part: Any) -> list[StoredResult]:
+        """Return what a part stores."""
+        s, row = attention.states, (part, *(x.var for x in (*attention.leads, attention.row)))
+        return [
+            StoredResult(self.values, (*row, attention.column.var), s.accumulator),
+            StoredResult(self.maxima, row, s.row_max),
+            StoredResult(self.sums, row, s.row_sum),
+        ]
 
 
 def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.Stmt:
@@ -58,15 +70,14 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     top, total, acc = (ir.new_buffer(x, (1,), FLOAT32, "global") for x in ("top", "total", "sum"))
     zero, row = tirx.IntImm(dtype, 0), own[:-1]
 
-    def log(p: Any) -> Any:
-        return tirx.BufferLoad(parts.logs, [p, *row])
+    def most(p: Any) -> Any:
+        return tirx.BufferLoad(parts.maxima, [p, *row])
 
-    def weight(p: Any) -> Any:
+    def weighted(p: Any, state: Any, place: list[Any]) -> Any:
         none = tirx.EQ(top[zero], constant(MINUS_INFINITY))
-        return tirx.exp2(log(p) - tirx.Select(none, constant(0.0), top[zero]))
-
-    def weighted(p: Any) -> Any:
-        return weight(p) * tirx.BufferLoad(parts.sums, [p, *own])
+        below = most(p) - tirx.Select(none, constant(0.0), top[zero])
+        weight = tirx.exp2(below * constant(a.exponent_scale))
+        return weight * tirx.BufferLoad(state, [p, *place])
 
     def over_parts(
         name: str, buffer: Any, first: float, combine: Callable[[Any, Any], Any]
@@ -81,7 +92,7 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
         ]
 
     values = {s.accumulator: acc[zero], s.row_sum: total[zero]}
-    values[s.row_max] = top[zero] * constant(1.0 / a.exponent_scale)
+    values[s.row_max] = top[zero]
     values.update({x.var: v for x, v in zip(axes, own, strict=True)})
     value, *indices = (ir.substitute(x, values) for x in (a.output.value, *a.output.indices))
     kind = ir.dtype_of(a.output.buffer)
@@ -89,19 +100,9 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     u = ir.Var("vu", dtype)
     store = ir.BufferStore(a.output.buffer, value, indices)
     body = ir.seq(
-        over_parts(
-            "merge_max",
-            top,
-            MINUS_INFINITY,
-            lambda x, p: T.max(x, log(p)),
-        ),
-        over_parts("merge_sum", total, 0.0, lambda x, p: x + weight(p)),
-        over_parts(
-            "merge_values",
-            acc,
-            0.0,
-            lambda x, p: x + weighted(p),
-        ),
+        over_parts("merge_max", top, MINUS_INFINITY, lambda x, p: T.max(x, most(p))),
+        over_parts("merge_sum", total, 0.0, lambda x, p: x + weighted(p, parts.sums, row)),
+        over_parts("merge_values", acc, 0.0, lambda x, p: x + weighted(p, parts.values, own)),
         ir.block_nest("merged", [u], [tirx.IntImm(dtype, 1)], store),
     )
     merged = block("merge", list(zip(own, (x.extent for x in axes), strict=True)), body,

@@ -38,7 +38,7 @@ class RunningResults:
         self.sums, self.program, self.main, self.states = sums, sums.program, main, states
         self.sink: Any = None
         self.asks_for_keys = False
-        self.subtracts_maximum = self._subtracts_maximum()
+        self.with_sink: bool | None = None  # whether sums that were taken have it
 
     def value(self, expr: Any) -> Any:
         """Return an expression of the program in float32, by the running sums.
@@ -48,8 +48,10 @@ class RunningResults:
         ScheduleError
             It reads other reductions, or sums that depend on what is subtracted from the scores.
         """
+        earlier, self.sink = self.sink, None
         found = self._rewrite(to_float32(expr))
-        if not self.subtracts_maximum and not self._is_quotient_of_sums(found):
+        self._note_sink(found, earlier)
+        if not self._subtracts_maximum() and not self._is_quotient_of_sums(found):
             raise cannot_schedule(
                 "function",
                 "sums of exponentials that are not divided by each other, of scores minus "
@@ -57,6 +59,18 @@ class RunningResults:
                 "exp(score - maximum), or the quotient of both sums",
             )
         return found
+
+    def _note_sink(self, found: Any, earlier: Any) -> None:
+        """Refuse sums with a sink next to sums without it, or with another one."""
+        own, self.sink = self.sink, earlier if self.sink is None else self.sink
+        if not ir.uses(found, self.states.row_sum):
+            return
+        differs = own is not None and earlier is not None and not same(own, earlier)
+        if differs or self.with_sink not in (None, own is not None):
+            raise cannot_schedule(
+                "function", "sums with a sink next to others", "one sum of weights in all results"
+            )
+        self.with_sink = own is not None
 
     def _rewrite(self, expr: Any) -> Any:
         expr = self.program.replace_load(self._take_sink(expr), self._running)
@@ -102,10 +116,16 @@ class RunningResults:
         shift = self.main.shift
         if shift is None or self.main.where:
             return False
-        sides = [shift.a, shift.b] if isinstance(shift, tirx.Max) else [shift]
-        return any(self._is_maximum(x) for x in sides)
+        if not isinstance(shift, tirx.Max):
+            return self._is_maximum(shift)
+        for largest, other in ((shift.a, shift.b), (shift.b, shift.a)):
+            if self._is_maximum(largest):
+                return self.sink is not None and same(to_float32(other), to_float32(self.sink))
+        return False
 
     def _is_maximum(self, expr: Any) -> bool:
+        if self.main.where:  # weights of masked keys are left out, and their scores are not
+            return False
         return self._is_largest(expr, lambda x: same(to_float32(x), self.main.scores))
 
     def _is_any(self, expr: Any) -> bool:

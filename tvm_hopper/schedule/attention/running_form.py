@@ -27,7 +27,7 @@ from tvm_hopper import ir
 from .description import Attention, LoopAxis, StoredResult
 from .element_nests import ElementNests, to
 from .key_range import MaskBounds
-from .merge import Parts, merge, part_values
+from .merge import Parts, merge
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
 
 DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
@@ -138,14 +138,15 @@ class RunningForm:
         """Return the program, and the buffers to allocate around it."""
         a, b, loops = self.attention, self.buffers, self.loops
         split = self.split
-        output, log_sum = (a.output, a.log_sum) if split is None else self._part_results(split)
+        of_rows = [] if a.log_sum is None else [a.log_sum]
+        output, *of_rows = [a.output, *of_rows] if split is None else split.results(a, self.part)
         body = ir.seq(
             loops.fill("row_max_init", b.row_max, "i", self._first_max),
             loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
             loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
             self._steps(),
             self._store("out", output, "ic"),
-            [] if log_sum is None else self._store("lse", log_sum, "i"),
+            [self._store(x.buffer.name if split else "lse", x, "i") for x in of_rows],
         )
         one = tirx.IntImm(self.dtype, self.tile.parts)
         axes = [
@@ -168,16 +169,7 @@ class RunningForm:
         if split is None:
             return ir.seq(self._query_rows(), stmt), [self.queries]
         body = ir.seq(self._query_rows(), stmt, merge(a, split, self._block_of))
-        return body, [self.queries, split.sums, split.logs]
-
-    def _part_results(self, split: Parts) -> tuple[StoredResult, StoredResult]:
-        """Return what a part of the keys stores."""
-        a = self.attention
-        mean, log = part_values(a)
-        indices = (self.part, *(x.var for x in (*a.leads, a.row)))
-        return StoredResult(split.sums, (*indices, a.column.var), mean), StoredResult(
-            split.logs, indices, log
-        )
+        return body, [self.queries, *split.buffers]
 
     def _query_rows(self) -> ir.Stmt:
         """Build the copy of the queries whose rows fill all tiles."""

@@ -169,7 +169,9 @@ def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], A
         fill = number(expr.false_value)
         if fill is not None and fill * scale <= MASKED_BELOW:
             found, rest = mask_conditions(expr.true_value, scale)
-            return [*((term, fill) for term in ir.conjuncts(expr.condition)), *found], rest
+            # keys that this condition hides count by its score, whatever hides them inside of it
+            inner = [(term, max(x, fill)) for term, x in found]
+            return [*((term, fill) for term in ir.conjuncts(expr.condition)), *inner], rest
     if isinstance(expr, tirx.Add):
         for mask, score in ((expr.a, expr.b), (expr.b, expr.a)):
             found, added = mask_conditions(mask, scale)

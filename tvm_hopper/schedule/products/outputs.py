@@ -11,6 +11,7 @@ so that both can be computed from the accumulator, in registers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.column_reads import COLUMNS, ColumnSegment, read_columns
 from tvm_hopper.errors import ScheduleError, cannot_schedule
 from tvm_hopper.facts.wgmma import MAX_N
+from tvm_hopper.schedule.reasons import TVM_ERRORS
 from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import (
@@ -202,6 +204,8 @@ def _is_own_row(indices: list[Any], axes: list[Any]) -> bool:
 def _is_within(segment: ColumnSegment, own: int, read: int, start: int) -> bool:
     """Tell whether the n-th `own` columns, counted from `start`, read only the n-th `read`."""
     places = range(segment.begin, segment.end, COLUMNS)
+    if any(ir.static_int(x.start) is None for x in segment.reads.values()):
+        return False
     return all(
         (at + start) // own == (int(x.start) + x.step * i) // read
         for x in segment.reads.values()
@@ -255,7 +259,8 @@ def _use_rows_and_columns(sch: s_tir.Schedule, block: Any, reader: Any) -> None:
             at = [ir.Var(x.name, dtype) for x in axes]
             values = dict(zip(axes, at, strict=True))
             rows = IndexMap(at, [ir.substitute(x, values) for x in place], None)
-            sch.transform_block_layout(reader, rows)
+            with contextlib.suppress(*TVM_ERRORS):  # rows that are left out, as of C[2 i, j]
+                sch.transform_block_layout(reader, rows)
             return
 
 

@@ -216,7 +216,10 @@ def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) 
     follows_several = any(
         ir.depends_on(x, variables) and len(_movers(node, x)) > 1 for x in indices
     )
-    in_steps = any(x not in (0, 1) for i, x in zip(moving, steps, strict=True) if i in own)
+    # of one axis of rows alone steps are the operand's strides, which boxes have as they are
+    in_steps = len(moving) > 1 and any(
+        x not in (0, 1) for i, x in zip(moving, steps, strict=True) if i in own
+    )
     if not (is_filled or follows_several or in_steps):
         return None
     pad = None if made is None else load.source

@@ -40,7 +40,7 @@ def model(func):
 
 def test_a_function_that_no_rule_takes():
     wanted = (
-        r"function hist: found loops that no rule makes a kernel of \(Attention: .*RowReduction: .*"
+        r"function hist: found loops that no rule makes a kernel of \(Matmul: .*RowReduction: .*"
     )
     with pytest.raises(
         LoweringError, match=wanted + "initial value.*Fallback: .*tirx.is_host_func"

@@ -15,7 +15,6 @@ from tvm_hopper.relax.records import OURS, STOCK
 pytestmark = pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.HopperWarning")
 
 PRODUCTS = {"encoder": 4, "convolutions": 1, "experts": 1}
-STOCK_WORD = {"encoder": "attention", "experts": "matmul"}
 SIZES = {
     "encoder": {"batch": 2, "length": 3},
     "convolutions": {"batch": 2},
@@ -38,9 +37,9 @@ def test_builds_and_is_right(kind):
         assert sum("conv2d" in x.name for x in ours) == (2 if kind == "convolutions" else 0)
         return
     assert {x.computed_by for x in said.others} == {STOCK}
-    (other, *_) = [x for x in said.others if STOCK_WORD[kind] in x.name]
-    assert any(rule == "Matmul" and "found" in why for rule, why in other.refused)
-    assert other.name in str(said)
+    for other in said.others:
+        assert any("found" in why for _, why in other.refused)
+        assert other.name in str(said)
 
 
 @pytest.mark.slow  # test_every_bit_is_kept is of the rewrites, tests/sim_kernels of the kernels

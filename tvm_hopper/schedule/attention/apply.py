@@ -112,7 +112,9 @@ class OnlineForm:
             return given
         names = ("tile", "consumers", "splits", "packs")
         own = dict(zip(names, self.sizes, strict=True))
-        return replace(given, **{x: own[x] for x in names if getattr(given, x) is None})
+        if given.tile is not None:
+            del own["consumers"]
+        return replace(given, **{x: y for x, y in own.items() if getattr(given, x) is None})
 
 
 def find_form(sch: s_tir.Schedule) -> OnlineForm:

@@ -161,6 +161,7 @@ ELSEWHERE = (
     "shared memory that consumer groups would use",  # the same
     "vectors of {dtype}",  # tests/transforms/launch/test_assert_alignment.py
     "request.explained",  # tests/transforms/test_named_stages.py
+    "one loop whose consumers take turns",  # tests/transforms/pipeline, compute stages
     "one column of the",  # tests/sim_kernels/test_staged_epilogues.py
 )
 

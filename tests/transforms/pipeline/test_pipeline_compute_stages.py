@@ -7,6 +7,7 @@ import pytest
 
 from tests.transforms.scripts import changed, check, deeper, parse, run
 from tvm_hopper import ir
+from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests.keys import ASYNC_OP, LATE as LATE_KEY, SHIFT
 from tvm_hopper.transforms.common.channel import FREE_SLOT, find_calls
 from tvm_hopper.transforms.pipeline.late_stages import find_lateness, mark_late, staged_loops
@@ -256,6 +257,14 @@ def test_consumers_issue_the_products_of_an_iteration_in_order(consumers):
         else:
             found.append(re.sub(r'.*"(s|sum)".*|(p)\[.*|(for k).*', r"\1\2\3", line))
     assert found == IN_ORDER.format(own=128 * consumers).strip().splitlines()
+
+
+def test_turns_of_a_loop_that_runs_again_are_refused():
+    """The first turn of the next time would meet the last one's end."""
+    text = changed(TOGETHER, ("num_slots=2", "num_slots=2, in_order=1"))
+    again = parse(GROUP + deeper("for h in T.serial(4):\n" + deeper(text), 12))
+    with pytest.raises(LoweringError, match="found loop h around it; need one loop whose consum"):
+        run(again, pipeline_compute_stages)
 
 
 # -- what can run later

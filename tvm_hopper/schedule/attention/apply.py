@@ -110,11 +110,14 @@ class OnlineForm:
         """Return a configuration with the sizes of a form that cannot be made again."""
         if self.plain is not None:
             return given
-        names = ("tile", "consumers", "splits", "packs")
-        own = dict(zip(names, self.sizes, strict=True))
-        if given.tile is not None:
-            del own["consumers"]
-        return replace(given, **{x: y for x, y in own.items() if getattr(given, x) is None})
+        tile, parts, splits, packs = self.sizes
+        return replace(
+            given,
+            tile=given.tile or tile,
+            consumers=given.consumers or (None if given.tile else parts),
+            splits=given.splits or splits,
+            packs=packs if given.packs is None else given.packs,
+        )
 
 
 def find_form(sch: s_tir.Schedule) -> OnlineForm:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm_ffi
 from tvm import relax
 from tvm.script import relax as R
 from tvm.target import Target
@@ -50,6 +51,10 @@ MODELS = {  # what is computed, shapes, convolutions left, functions
 
 def build(name, dtype="float16"):
     compute, shapes, _ = MODELS[name]
+    return module_of(compute, shapes, dtype)
+
+
+def module_of(compute, shapes, dtype):
     params = [relax.Var(f"x{i}", R.Tensor(s, dtype)) for i, s in enumerate(shapes)]
     made = relax.BlockBuilder()
     with made.function("forward", params, {"num_input": 1}):
@@ -87,3 +92,30 @@ def test_float32_stays(name):
     mod = build(name, "float32")
     with Target(models.H200):
         assert str(ChannelsLast()(mod)) == str(mod)
+
+
+def normed(x, w, g):
+    return op.nn.layer_norm(op.nn.conv2d(x, w), g, g, axes=[1, 2, 3])
+
+
+def enlarged(x, w, v):
+    return op.nn.conv2d_transpose(op.nn.conv2d(x, w), v, strides=(2, 2))
+
+
+def stacked(x, w):
+    return op.stack([op.nn.conv2d(x, w), x], 1)
+
+
+@pytest.mark.parametrize(
+    ("compute", "shapes"),
+    [
+        (normed, [(16, 6, 6)]),
+        (enlarged, [(16, 16, 2, 2)]),
+        (stacked, []),
+    ],
+    ids=["norm of channels and pixels", "transposed convolution", "stack"],
+)
+def test_what_convert_layout_does_not_turn_stays(compute, shapes):
+    shapes = [(1, 16, 6, 6), (16, 16, 1, 1), *shapes]
+    mod = module_of(compute, shapes, "float16")
+    assert tvm_ffi.structural_equal(ChannelsLast()(mod), mod)

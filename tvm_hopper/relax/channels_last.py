@@ -63,7 +63,7 @@ class ChannelsLast:
             return mod
         try:
             mod = relax.transform.ConvertLayout({}, _layouts)(mod)
-        except TVM_ERRORS:  # an operator whose layouts it does not know: convolutions stay
+        except (IndexError, *TVM_ERRORS):  # an operator that it does not know: convolutions stay
             return mod
         mod = relax.transform.EliminateCommonSubexpr()(mod)
         return rewrite_functions(mod, _ChannelPadder(mod), is_for_library)

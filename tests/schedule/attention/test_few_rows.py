@@ -26,6 +26,8 @@ DECODE = Case(h=4, kv=1, d=32, v=32, n=1, m=80)
         ("ragged", {"splits": 2}),
         ("bias", {"splits": 2}),
         ("empty_rows", {"splits": 2}),
+        ("empty_rows_finite", {"splits": 2}),
+        ("empty_rows_lowest", {"splits": 2}),
         ("grouped", {"packs": True}),
         ("one_kv_head", {"packs": True, "splits": 2}),
         ("by_rows_first", {"packs": True}),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
@@ -253,6 +256,14 @@ PROGRAMS = [
 def test_programs_that_are_not_plain(func, message):
     with pytest.raises(ScheduleError, match=message):
         hs.online(func)
+
+
+def test_sums_that_begin_with_a_number():
+    text = attention()["main"].script()
+    begun = re.sub(r"(L\[\w+\]) = T.float32\(0.0\)", r"\1 = T.float32(1.0)", text)
+    assert begun != text
+    with pytest.raises(ScheduleError, match=r"block L: found the initial value .*1.*; need 0"):
+        hs.online(tvm.script.from_source(begun))
 
 
 def test_arguments():

@@ -47,7 +47,7 @@ class AttentionProblem:
 
     @property
     def flops(self) -> float:
-        """Of both products, without what a mask hides."""
+        """Operations of both products, without pairs of a row and a key that a mask hides."""
         seen = float(self.rows * self.keys)
         if self.window:
             seen = float(self.rows * min(self.window, self.keys))

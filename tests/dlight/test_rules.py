@@ -247,3 +247,9 @@ def test_products_are_tried_in_several_ways():
     rule = next(r for r in dlight.rules() if r.name == "Matmul")
     found = rule.apply(te.create_prim_func([x, y, product]), H200, False)
     assert found is not None, rule.decisions[0].reason
+
+
+def test_attention_whose_bits_do_not_depend_on_the_batch():
+    """Neither splits of keys nor packed heads follow from how many rows there are."""
+    rule = next(x for x in dlight.rules(batch_invariant=True) if isinstance(x, dlight.Attention))
+    assert (rule.config.consumers, rule.config.splits, rule.config.packs) == (2, 1, False)

@@ -55,7 +55,7 @@ class IterationOrder:
         leave = tirx.Evaluate(fences.arrive_named(FIRST_BARRIER + after, threads))
         k, loop = self.loop.loop_var, self.loop
         last = loop.min + loop.extent - 1
-        has_next = (loop.min if is_first else k) < last  # nobody waits for the last turn's end
+        has_next = (loop.min if is_first else k) < last  # the last turn has no successor that waits
         goes_on = tirx.Or(own < self.consumers - 1, has_next)
         return [
             *parts[:start],
@@ -69,7 +69,7 @@ class IterationOrder:
 def find_order(loop: ir.For, threads: ir.KernelThreads) -> IterationOrder:
     """Return the order that a loop of a warp-specialised kernel asks for.
 
-    Turns begin and end with the loop: of one that runs again the first turn would meet the last.
+    The loop may run once only: nothing hands the turn from its last iteration to its next run.
     """
     if IN_ORDER in loop.annotations:
         loops = ir.find_all(threads.kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)

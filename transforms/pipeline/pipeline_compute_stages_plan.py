@@ -39,7 +39,7 @@ class SkewPlan:
     released
         For each of them that is given back: the slot of how many iterations ago.
     threads
-        Of the kernel.
+        The loop over threads of the kernel.
     """
 
     loop: ir.For

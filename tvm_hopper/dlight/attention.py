@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import tvm
@@ -12,12 +13,16 @@ from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.attention.conditions import call_name
+from tvm_hopper.schedule.attention.config import AttentionConfig
 from tvm_hopper.schedule.attention.factors import EXPONENTIALS
 from tvm_hopper.schedule.attention.online import online
 from tvm_hopper.schedule.attention.recognize import recognize
 
 from .decisions import NOT_APPLICABLE, Decision, is_scheduled
 from .rule import HopperRule
+
+# What would follow from the number of rows and heads, and decides in which order keys are summed.
+INVARIANT: dict[str, Any] = {"consumers": 2, "splits": 1, "packs": False}
 
 
 class AttentionRule(HopperRule):
@@ -30,6 +35,8 @@ class AttentionRule(HopperRule):
     round_weights : bool
         True: weights multiply values in the values' 16-bit type, also where the program does not
         round them. False: refuse such functions.
+    batch_invariant : bool
+        True: the bits of a row do not depend on the number of rows, heads and sequences.
     decisions : list of Decision, optional
         List that records each decision.
 
@@ -47,11 +54,14 @@ class AttentionRule(HopperRule):
         config: Any = None,
         *,
         round_weights: bool = True,
+        batch_invariant: bool = False,
         decisions: list[Decision] | None = None,
     ) -> None:
         super().__init__(decisions)
         check_type(self.name, "round_weights", round_weights, bool, "True, False")
         self.config, self.round_weights = config, round_weights
+        if batch_invariant:
+            self.config = replace(config or AttentionConfig(), **INVARIANT)
 
     def _try(self, func: Any, target: Target) -> tuple[s_tir.Schedule | None, str]:
         if not (is_scheduled(func) or may_be_attention(func)):

@@ -100,7 +100,7 @@ def rules(
     config : configuration, optional
         Fixed fields of all configurations of its class.
     batch_invariant : bool
-        Of `Matmul`.
+        Of `Matmul` and `Attention`.
 
     Raises
     ------
@@ -121,7 +121,12 @@ def rules(
     elements = config if isinstance(config, hs.PointwiseConfig) else None
     attention = config if isinstance(config, hs.AttentionConfig) else None
     return [
-        AttentionRule(attention, round_weights=accumulate is not None, decisions=decisions),
+        AttentionRule(
+            attention,
+            round_weights=accumulate is not None,
+            batch_invariant=batch_invariant,
+            decisions=decisions,
+        ),
         MatmulRule(
             accumulate,
             classes=classes,

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import machine, timing
+from . import machine
 from .attention_population import AttentionProblem, marks, problems
-from .cold import COLD_BYTES, LONG_BYTES, MOST_SETS, SHORT_CALLS
-from .forms import COLUMNS, LEAST_US, RESULTS, TARGET, WORST, distribution, rows
+from .forms import COLUMNS, RESULTS, TARGET, WORST, distribution, rows, timed_row
 from .matmul_case import register
 
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a weight, and of the output
@@ -56,7 +55,7 @@ class Tensors:
     def __init__(self, problem: AttentionProblem) -> None:
         import torch
 
-        p = problem
+        self.problem = p = problem
         made: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, p.dtype)}
         self.q = torch.randn((p.batch, p.heads, p.rows, p.depth), **made)
         self.k = torch.randn((p.batch, p.key_heads, p.keys, p.depth), **made)
@@ -120,13 +119,14 @@ def _seen(problem: AttentionProblem, part: slice) -> Any:
     return seen & (last - problem.window < keys) if problem.window else seen
 
 
-def check(run: Any, tensors: Tensors, problem: AttentionProblem) -> float:
+def check(run: Any, tensors: Tensors) -> float:
     """Return the largest error of a result as a part of its bound, against float64; 1 is too much.
 
     A few heads are compared where the whole would not fit into memory in float64.
     """
     import torch
 
+    problem = tensors.problem
     tensors.out.fill_(-77)
     run(*tensors.arguments)
     torch.cuda.synchronize()
@@ -151,35 +151,7 @@ def check(run: Any, tensors: Tensors, problem: AttentionProblem) -> float:
 
 def row_of(problem: AttentionProblem, path: str, repeats: int) -> dict[str, Any]:
     """Check and time one problem."""
-    import torch
-    import tvm
-    import tvm_ffi
-
-    run = tvm.runtime.load_module(path)["main"]
-    first = Tensors(problem)
-    error = check(run, first, problem)
-    count = min(max(2, -(-COLD_BYTES // first.num_bytes)), MOST_SETS)
-    sets = [first, *(Tensors(problem) for _ in range(count - 1))]
-    others = opponents(problem, sets)
-    contenders = [timing.Contender(name, call) for name, call in others.items()]
-    contenders.append(
-        timing.Contender("ours", lambda i: run(*sets[i].arguments), tvm_ffi.use_torch_stream)
-    )
-    calls = SHORT_CALLS if first.num_bytes < LONG_BYTES else 0
-    times = {x.name: x.median_us for x in timing.measure_cold(contenders, count, repeats, calls)}
-    ours = times.pop("ours")
-    by = min(times, key=lambda x: times[x])
-    sets.clear()
-    torch.cuda.empty_cache()
-    return {
-        "problem": problem.name,
-        "ours us": round(ours, 2),
-        "PyTorch us": round(times[by], 2),
-        "by": by,
-        "ratio": round(max(times[by], LEAST_US) / max(ours, LEAST_US), 4),
-        "TFLOP/s": round(problem.flops / ours / 1e6),
-        "error of its bound": round(error, 3),
-    }
+    return timed_row(problem, path, repeats, problem.flops, (Tensors, check, opponents))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -205,16 +205,28 @@ def check(run: Any, tensors: Tensors) -> float:
 
 def row_of(problem: FormProblem, path: str, repeats: int) -> dict[str, Any]:
     """Check and time one problem."""
+    flops = 2 * problem.b * problem.m * problem.n * problem.k
+    return timed_row(problem, path, repeats, flops, (Tensors, check, opponents))
+
+
+def timed_row(
+    problem: Any, path: str, repeats: int, flops: float, made_of: tuple[Any, Any, Any]
+) -> dict[str, Any]:
+    """Check a built problem and time it in turn with others; return a row of the table.
+
+    `made_of` makes its tensors, checks them after a call, and returns the others' functions.
+    """
     import torch
     import tvm
     import tvm_ffi
 
+    make, check_one, others_of = made_of
     run = tvm.runtime.load_module(path)["main"]
-    first = Tensors(problem)
-    error = check(run, first)
+    first = make(problem)
+    error = check_one(run, first)
     count = min(max(2, -(-COLD_BYTES // first.num_bytes)), MOST_SETS)
-    sets = [first, *(Tensors(problem) for _ in range(count - 1))]
-    others = opponents(problem, sets)
+    sets = [first, *(make(problem) for _ in range(count - 1))]
+    others = others_of(problem, sets)
     contenders = [timing.Contender(name, call) for name, call in others.items()]
     contenders.append(
         timing.Contender("ours", lambda i: run(*sets[i].arguments), tvm_ffi.use_torch_stream)
@@ -225,7 +237,6 @@ def row_of(problem: FormProblem, path: str, repeats: int) -> dict[str, Any]:
     by = min(times, key=lambda x: times[x])
     sets.clear()
     torch.cuda.empty_cache()
-    flops = 2 * problem.b * problem.m * problem.n * problem.k
     return {
         "problem": problem.name,
         "ours us": round(ours, 2),

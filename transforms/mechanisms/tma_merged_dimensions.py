@@ -27,7 +27,14 @@ def merge_dimensions(copy: Transfer) -> Transfer:
     """Return a copy of a tensor with fewer dimensions, where its indices are digits of one."""
     tensor = copy.tensor
     shape, given = list(tensor.buffer.shape), list(tensor.buffer.ty.strides or ())
-    runs = find_runs(tensor.indices, shape, tensor.strides)
+    rows = [x for x in copy.loops[1:-1] if not ir.is_const(x.extent, 1)]
+    moved = [set(tensor.axes(x)) for x in (rows, copy.loops[-1:])]
+    runs = [
+        part
+        for run in find_runs(tensor.indices, shape, tensor.strides)
+        # along one dimension a box has no rows and columns
+        for part in ([(d,) for d in run] if all(x & {*run} for x in moved) else [run])
+    ]
     if len(runs) == len(shape):
         return copy
     merged = tirx.decl_buffer(

@@ -10,7 +10,9 @@ from typing import Any
 from tvm_hopper.facts import tensor_map as maps
 
 
-def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple[int, ...] | None:
+def choose_box(
+    extents: Sequence[Any], steps: Sequence[int], rows: int, tiles: int = 1
+) -> tuple[int, ...] | None:
     """Cut images into boxes of a number of pixels: as few as possible, then the longest rows.
 
     Parameters
@@ -21,6 +23,8 @@ def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple
         Elements of the tensor from one pixel to the next: a box spans no more than a tensor map's.
     rows : int
         Pixels of a box.
+    tiles : int
+        Equal parts of a box, one after another, of which each is a box, too.
 
     Returns
     -------
@@ -39,6 +43,9 @@ def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple
         extent = extents[axis] if isinstance(extents[axis], int) else 1
         for size in range(1, min(left, maps.MAX_BOX // steps[axis]) + 1):
             if left % size or (size > 1 and not isinstance(extents[axis], int)):
+                continue
+            inside, part = rows // left * size, rows // tiles
+            if inside % part and part % inside:
                 continue
             cut(axis - 1, left // size, (size, *chosen), count * -(-extent // size))
 

@@ -15,25 +15,48 @@ import functools
 import operator
 from dataclasses import replace
 
-from tvm import tirx
+from tvm import sym, tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.access import AffineAccess, step_of
 from tvm_hopper.analysis.digits import find_runs, merge
+from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.transforms.common.transfer import Transfer
 
 
-def merge_dimensions(copy: Transfer) -> Transfer:
-    """Return a copy of a tensor with fewer dimensions, where its indices are digits of one."""
+def merge_dimensions(copy: Transfer, around: tuple[ir.For, ...] = ()) -> Transfer:
+    """Return a copy of a tensor with fewer dimensions, where its indices are digits of one.
+
+    `around` are the loops of the kernel.
+    """
     tensor = copy.tensor
     shape, given = list(tensor.buffer.shape), list(tensor.buffer.ty.strides or ())
-    rows = [x for x in copy.loops[1:-1] if not ir.is_const(x.extent, 1)]
-    moved = [set(tensor.axes(x)) for x in (rows, copy.loops[-1:])]
+    analyzer = sym.Analyzer()
+    for loop in (*around, *copy.loops):
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    loops = [x for x in copy.loops[1:] if not ir.is_const(x.extent, 1)]
+
+    def is_inside(d: int) -> bool:
+        """Tell that an index never leaves its dimension, so that no bound of it is lost."""
+        index, extent = tensor.indices[d], shape[d]
+        return (
+            copy.condition is None
+            or ir.static_int(extent) is None
+            or analyzer.can_prove(tirx.all(index >= 0, index < ir.cast_like(extent, index)))
+        )
+
+    def is_one(run: tuple[int, ...]) -> bool:
+        """Tell whether one loop at most moves along dimensions, in steps that a map has."""
+        moved = [x for x in loops if {*tensor.axes([x])} & {*run}]
+        merged = merge([tensor.indices[d] for d in run], [shape[d] for d in run])
+        steps = [step_of(merged, x.loop_var) or 0 for x in moved]
+        return len(moved) < 2 and max(steps, default=0) <= maps.MAX_ELEMENT_STRIDE
+
+    found = find_runs(tensor.indices, shape, tensor.strides)
     runs = [
         part
-        for run in find_runs(tensor.indices, shape, tensor.strides)
-        # along one dimension a box has no rows and columns
-        for part in ([(d,) for d in run] if all(x & {*run} for x in moved) else [run])
+        for run in found
+        for part in ([run] if is_one(run) and all(map(is_inside, run[1:])) else [(d,) for d in run])
     ]
     if len(runs) == len(shape):
         return copy

@@ -50,7 +50,7 @@ def is_injective(
 def _is_proven(indices: Sequence[Any], extents: Mapping[ir.Var, Any], predicate: Any) -> bool:
     moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
     still = {var: 0 for var in extents if var not in moving}
-    terms = ir.conjuncts(ir.substitute(predicate, still))
+    terms = [*ir.conjuncts(ir.substitute(predicate, still))]
     indices = _with_digits_joined([ir.substitute(index, still) for index in indices])
     while True:
         analyzer = sym.Analyzer()

@@ -103,14 +103,15 @@ def test_a_bound_from_below_of_every_second_row():
     assert find_bounds(R >= 2, (R * 2 - 1, COLUMN), SHAPE, NEST) is None
 
 
+QUOTIENT = tirx.floordiv(R * 16 + S % 16, 4)
 WIDE = R * 64 + S  # whose digits TVM leaves in predicates
 
 
 @pytest.mark.parametrize(
     ("term", "index"),
     [
-        (R + BX >= 1, R * 3 + BX * 3 - 2),  # by 3, rounded
-        (R * 3 + BX * 3 >= 2, R * 3 + BX * 3 - 3),
+        (BX + QUOTIENT >= 1, BX * 3 + QUOTIENT * 3 - 2),  # by 3, rounded
+        (BX * 3 + QUOTIENT * 3 >= 2, BX * 3 + QUOTIENT * 3 - 3),
         (WIDE >= 64, R * 3 - 3),  # s is below the step of r
         (WIDE + BX * 4096 >= 256, (R + BX * 64) // 4 - 1),
         (tirx.floordiv(WIDE, 64) + BX >= 2, BX * 2 + R * 2 - 4),

@@ -46,12 +46,12 @@ FORMS = {
         (3, 4, 1), 24, 24, (2, 1), {"steps": 4, "dilation": 3, "weights": "filters first"}, {},
     ),
     "columns of weights": (
-        (1, 13, 7), 24, 40, (7, 1), {"pads": 3, "steps": 2, "weights": "filters first"}, {},
+        (2, 13, 9), 24, 40, (7, 1), {"pads": 3, "steps": 2, "weights": "filters first"}, {},
     ),
     "columns of weights, one axis of the sum": (
         (1, 10, 5), 64, 40, (3, 1), {"pads": 3, "steps": 2, "weights": "filters first"}, {},
     ),
-    "steps with a rest": ((1, 12, 15), 96, 24, (2, 3), {"pads": 2, "steps": 3, "dilation": 2}, {}),
+    "steps with a rest": ((1, 23, 21), 72, 24, (2, 2), {"pads": 2, "steps": 2, "dilation": 2}, {}),
     "clusters of tiles that are boxes": (
         (3, 22, 8), 8, 32, (2, 4), {"pads": 2, "dilation": 3},
         {"tile": (192, 32, 16), "cluster": (2, 1), "consumers": 3},
@@ -114,7 +114,6 @@ def test_layers_lower_by_the_models_choice(args):
         ((8, 67, 41), 512, 160, (3, 4), {"steps": 2, "pads": 1}),
         ((7, 42, 57), 512, 64, (4, 6), {"pads": 2, "dilation": 2}),
         ((3, 39, 34, 31), 1000, 160, (1, 3, 2), {"pads": 2, "dilation": 3}),
-        ((3, 48, 69), 8, 256, (2, 4), {"pads": 2, "dilation": 3}),
     ],
     ids=str,
 )

@@ -48,7 +48,9 @@ def test_rows_of_a_batch_are_rows(strides):
         {"strides": "strides=[3264, 64, 1]"},
         {"value": "A[by, r % 50, s]"},
         {"value": "A[by, r * 2 + s // 64, s % 64]"},  # of one dimension a box has rows or columns
-        {"value": "A[by * 2 + r // 48, r % 48 - 1, s]"},  # before it lies another row of A
+        {
+            "value": "A[(by * 64 + r) // 50, (by * 64 + r) % 50 - 1, s]"
+        },  # which has a bound of its own
     ],
     ids=str,
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm_hopper import ir
@@ -60,8 +61,8 @@ class Attention:
         What the sums and the maximum are called in the expressions.
     score : Expr
         The scores divided by `scale`.
-    scale : float
-        A positive constant.
+    scale : float or Expr
+        A positive number, or a float32 expression of the function's arguments.
     base_two : bool
         Whether weights are powers of two, not of e.
     sink : Expr or None
@@ -72,6 +73,10 @@ class Attention:
         What is stored for each element.
     log_sum : StoredResult or None
         What is stored for each row.
+    conditions : mapping of Var to Expr
+        By tensor, when an element of it is read; it counts as zero otherwise.
+    row_count : Expr or None
+        How many rows exist, where device memory tells; the row axis has at least as many.
     """
 
     leads: tuple[LoopAxis, ...]
@@ -84,14 +89,16 @@ class Attention:
     values: Any
     states: States
     score: Any
-    scale: float
+    scale: Any
     base_two: bool
     sink: Any
     probabilities: str
     output: StoredResult
     log_sum: StoredResult | None
+    conditions: Mapping[Any, Any] = field(default_factory=dict)
+    row_count: Any = None
 
     @property
-    def exponent_scale(self) -> float:
-        """The factor that makes scores exponents of two."""
+    def exponent_scale(self) -> Any:
+        """The factor that makes scores exponents of two: a float or a float32 expression."""
         return self.scale * (1.0 if self.base_two else math.log2(math.e))

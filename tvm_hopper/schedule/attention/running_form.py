@@ -325,10 +325,15 @@ class RunningForm:
             value, *indices = (ir.substitute(x, at) for x in (result.value, *result.indices))
             return ir.BufferStore(result.buffer, to(ir.dtype_of(result.buffer), value), indices)
 
-        def exists(i: Any, *_: Any) -> Any:
-            return _below(self._row_at(i), a.row)
+        some_exist = self.cuts_rows or a.row_count is not None
 
-        return self.loops.nest(name, axes, store, where=exists if self.cuts_rows else None)
+        def exists(i: Any, *_: Any) -> Any:
+            row = self._row_at(i)
+            if a.row_count is None:
+                return _below(row, a.row)
+            return tirx.LT(row, ir.substitute(a.row_count, self.by_lead))
+
+        return self.loops.nest(name, axes, store, where=exists if some_exist else None)
 
     # ---- helpers
 
@@ -341,6 +346,8 @@ class RunningForm:
         def load(node: Any, mutator: Any) -> Any:
             indices = list(node.indices)
             terms = [_below(at[x.var], x) for x in cut if ir.depends_on(indices, [x.var])]
+            if node.source in a.conditions:
+                terms.append(ir.substitute(a.conditions[node.source], at))
             placed = ir.substitute(mutator.default_mutate(node), at)
             if not terms:
                 return placed

@@ -46,9 +46,9 @@ def number(expr: Any) -> float | None:
     return float(expr.value) if isinstance(expr, (tirx.FloatImm, tirx.IntImm)) else None
 
 
-def constant(value: float) -> Any:
-    """Return a float32 constant."""
-    return tirx.FloatImm(FLOAT32, value)
+def constant(value: Any) -> Any:
+    """Return a float as a float32 constant; leave expressions alone."""
+    return tirx.FloatImm(FLOAT32, value) if isinstance(value, (int, float)) else value
 
 
 def to_float32(expr: Any) -> Any:
@@ -160,14 +160,14 @@ def take_scale(expr: Any) -> tuple[Any, float]:
     return expr, 1.0
 
 
-def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], Any]:
+def mask_conditions(expr: Any, scale: Any) -> tuple[list[tuple[Any, float]], Any]:
     """Return the conditions outside of which scores are masked, and the scores inside.
 
     Each condition comes with the score outside of it.
     """
     if isinstance(expr, tirx.Select):
         fill = number(expr.false_value)
-        if fill is not None and fill * scale <= MASKED_BELOW:
+        if fill is not None and _masks(fill, scale):
             found, rest = mask_conditions(expr.true_value, scale)
             # keys that this condition hides count by its score, whatever hides them inside of it
             inner = [(term, max(x, fill)) for term, x in found]
@@ -179,6 +179,12 @@ def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], A
                 more, rest = mask_conditions(score, scale)
                 return found + more, fold(tirx.Add(added, rest))
     return [], expr
+
+
+def _masks(fill: float, scale: Any) -> bool:
+    if fill == MINUS_INFINITY or not isinstance(scale, (int, float)):
+        return fill == MINUS_INFINITY
+    return fill * scale <= MASKED_BELOW
 
 
 def may_be_large(expr: Any) -> bool:

@@ -1,17 +1,20 @@
-"""Attention of TVM's paged cache: its functions' arguments as the tensors of an attention.
+"""Attention of TVM's paged cache: what its kernels compute, as rows, keys and masks.
 
     batch_prefill_ragged_kv(q, q_indptr, k, v, kv_indptr, ..., output, lse, causal, ..., sm_scale)
   ->
-    tile t: rows tile_start[t].. of sequence s = tile_sequence[t], for each head h
-    S[i, j] = q[q_indptr[s] + row, h, :] k[kv_indptr[s] + j, h // 4, :]
-    O, lse  = softmax over j < keys, with one more score of -5e4, log-sum-exp in base 2
+    tile t of the table, head h:
+    S[i, j] = q[query[t] + i, h, :] k[first_key[t] + j, h // 4, :]
+    masked unless j < keys[t] and j <= diagonal[t] + i
+    output, lse = softmax with one more score of -5e4, its log-sum-exp in base 2
 
-TVM's running maximum begins at -5e4, its denominator at 1: that is one more key without a value.
+TVM's running maximum begins at -5e4 and its denominator at 1: that is one more key without a value.
+Keys of a paged kernel lie in pages: `pages[page_values[first_key[t] + j // 16], 0, h // 4, j % 16]`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,84 +22,176 @@ from tvm import tirx
 
 from tvm_hopper import ir
 
-from .description import Attention, LoopAxis, StoredResult, States
-from .scores import FLOAT32, MINUS_INFINITY, constant
+from .cache_arguments import DECODE, RAGGED, CacheArguments
+from .description import Attention, LoopAxis, States, StoredResult
+from .scores import MINUS_INFINITY, constant
 from .tile_table import TileTable
 
 INT32 = "int32"
-NO_KEY = -5e4  # log-sum-exp of a row without a key
-RAGGED = "batch_prefill_ragged_kv"
+NO_KEY = -5e4  # log-sum-exp, in base 2, of a row without a key
 
 
 @dataclass(frozen=True)
-class RaggedArguments:
-    """Parameters of `batch_prefill_ragged_kv`, by TVM's order."""
+class _Source:
+    """Where keys and values of a sequence lie.
 
-    q: Any
-    q_indptr: Any
-    k: Any
-    v: Any
-    kv_indptr: Any
-    q_rope_position: Any
-    k_rope_pos_offset: Any
-    output: Any
-    lse: Any
-    causal: Any
-    rotary_mode: Any
-    rope_scale: Any
-    rope_theta: Any
-    sm_scale: Any
+    Attributes
+    ----------
+    keys, values
+        The tensors.
+    at
+        The indices of an element of the key of the axis, or of its value, by 0 or 1 and its column.
+    exists
+        Whether the key may be read.
+    most
+        The most keys of a sequence that the host knows of.
+    """
+
+    keys: Any
+    values: Any
+    at: Callable[[int, Any], list[Any]]
+    exists: Any
+    most: Any
 
 
-def ragged_attention(args: RaggedArguments, table: TileTable, keys: int) -> Attention:
-    """Describe attention of ragged queries, keys and values.
+def keys_of_sequence(args: CacheArguments, sequence: Any) -> tuple[Any, Any]:
+    """Return where the keys of a sequence begin, as a row or an entry of the table, and how many.
 
     Parameters
     ----------
-    args : RaggedArguments
-        q (rows, heads, d), k (keys, kv_heads, d), v (keys, kv_heads, columns) and output in 16
-        bits, lse (rows, heads) float32, offsets (sequences + 1) int32.
+    args : CacheArguments
+        Of the kernel.
+    sequence : Expr
+        Its number.
+    """
+    if args.kind == RAGGED:
+        offsets = args["kv_indptr"]
+        return offsets[sequence], offsets[sequence + 1] - offsets[sequence]
+    offsets, lengths = args["page_indptr"], args["length_info"]
+    first, pages = offsets[sequence], offsets[sequence + 1] - offsets[sequence]
+    whole = (pages - 1) * args["pages"].shape[3]
+    if args.slides:
+        last, start, sink = (lengths[x, sequence] for x in range(3))
+        count = whole + last - start + sink
+    else:
+        count = whole + lengths[sequence]
+    return first, tirx.Select(pages > 0, count, tirx.IntImm(INT32, 0))
+
+
+def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Attention:
+    """Describe attention of tiles of query rows.
+
+    Parameters
+    ----------
+    args : CacheArguments
+        Of a prefill kernel.
     table : TileTable
         Of the rows' tiles.
     keys : int
         Keys of a step.
     """
-    head, tile, row, key, column, depth = (
-        ir.Var(x, INT32) for x in ("h", "t", "i", "j", "c", "k")
-    )
-    heads, kv_heads = (ir.static_int(x.shape[1]) for x in (args.q, args.k))
-    kv_head = tirx.floordiv(head, heads // kv_heads)
+    head, tile, row, key = (ir.Var(x, INT32) for x in ("h", "t", "i", "j"))
     at = table.of_tile(tile)
-    query, key_row = at["query"] + row, at["first_key"] + key
-    states = States.make()
+    heads = tirx.IntImm(INT32, int(args["q"].shape[1]))
+    source = _source(args, at["first_key"], tirx.floordiv(head, args.group), key, at["keys"], None)
     mask = tirx.And(key < at["keys"], key <= at["diagonal"] + row)
-    no_key, scale = constant(NO_KEY), args.sm_scale * constant(math.log2(math.e))
-    total = args.k.shape[0]
-    return Attention(
-        leads=(LoopAxis(head, tirx.IntImm(INT32, heads)), LoopAxis(tile, table.count)),
+    return _attention(
+        args,
+        leads=(LoopAxis(head, heads), LoopAxis(tile, table.count)),
         row=LoopAxis(row, tirx.IntImm(INT32, table.rows)),
-        key=LoopAxis(key, tirx.floordiv(total + (keys - 1), keys) * keys),
-        column=LoopAxis(column, args.v.shape[2]),
-        depth=LoopAxis(depth, args.q.shape[2]),
-        query=args.q[query, head, depth],
-        keys=args.k[key_row, kv_head, depth],
-        values=args.v[key_row, kv_head, column],
+        key=LoopAxis(key, tirx.floordiv(source.most + (keys - 1), keys) * keys),
+        place=(at["query"] + row, head),
+        source=source,
+        mask=mask,
+        row_count=at["rows"],
+    )
+
+
+def decode_attention(args: CacheArguments, keys: int) -> Attention:
+    """Describe attention of one query of each sequence: rows are the heads that share keys.
+
+    Parameters
+    ----------
+    args : CacheArguments
+        Of a decode kernel.
+    keys : int
+        Keys of a step.
+    """
+    sequence, kv_head, row, key = (ir.Var(x, INT32) for x in ("b", "h", "i", "j"))
+    first, count = keys_of_sequence(args, sequence)
+    source = _source(args, first, kv_head, key, count, sequence)
+    kv_heads = tirx.IntImm(INT32, int(args["pages"].shape[2]))
+    return _attention(
+        args,
+        leads=(LoopAxis(sequence, args["q"].shape[0]), LoopAxis(kv_head, kv_heads)),
+        row=LoopAxis(row, tirx.IntImm(INT32, args.group)),
+        key=LoopAxis(key, tirx.floordiv(source.most + (keys - 1), keys) * keys),
+        place=(sequence, kv_head * args.group + row),
+        source=source,
+        mask=key < count,
+        row_count=None,
+    )
+
+
+def _source(
+    args: CacheArguments, first: Any, kv_head: Any, key: Any, count: Any, sequence: Any
+) -> _Source:
+    if args.kind == RAGGED:
+        k, row = args["k"], first + key
+        most = k.shape[0]
+        return _Source(k, args["v"], lambda _, column: [row, kv_head, column], row < most, most)
+    pages, values = args["pages"], args["page_values"]
+    size = int(pages.shape[3])
+    position = key
+    if args.slides:
+        start, sink = (args["length_info"][x, sequence] for x in (1, 2))
+        position = tirx.Select(key < sink, key, key - sink + start)
+    # rows of a step behind the last key are not read, but their addresses are computed
+    page = values[tirx.min(first + tirx.floordiv(position, size), values.shape[0] - 1)]
+
+    def at(number: int, column: Any) -> list[Any]:
+        return [page, number, kv_head, tirx.floormod(position, size), column]
+
+    return _Source(pages, pages, at, key < count, values.shape[0] * size)
+
+
+def _attention(
+    args: CacheArguments,
+    *,
+    leads: tuple[LoopAxis, ...],
+    row: LoopAxis,
+    key: LoopAxis,
+    place: tuple[Any, Any],
+    source: _Source,
+    mask: Any,
+    row_count: Any,
+) -> Attention:
+    q, output = args["q"], args["output"]
+    depth, column = ir.Var("k", INT32), ir.Var("c", INT32)
+    states = States.make()
+    scale = args["sm_scale"] * constant(math.log2(math.e))
+    conditions = {source.keys: source.exists, source.values: source.exists}
+    if args.kind != DECODE:
+        conditions[q] = place[0] < q.shape[0]
+    return Attention(
+        leads=leads,
+        row=row,
+        key=key,
+        column=LoopAxis(column, tirx.IntImm(INT32, int(output.shape[2]))),
+        depth=LoopAxis(depth, tirx.IntImm(INT32, int(q.shape[2]))),
+        query=q[(*place, depth)],
+        keys=tirx.BufferLoad(source.keys, source.at(0, depth)),
+        values=tirx.BufferLoad(source.values, source.at(1, column)),
         states=states,
         score=tirx.Select(mask, states.product, constant(MINUS_INFINITY)),
         scale=scale,
         base_two=True,
-        sink=no_key / scale,
-        probabilities=ir.dtype_of(args.v),
-        output=StoredResult(
-            args.output, (query, head, column), states.accumulator / states.row_sum
-        ),
+        sink=constant(NO_KEY) / scale,
+        probabilities=ir.dtype_of(source.values),
+        output=StoredResult(output, (*place, column), states.accumulator / states.row_sum),
         log_sum=StoredResult(
-            args.lse, (query, head), states.row_max * scale + tirx.log2(states.row_sum)
+            args["lse"], place, states.row_max * scale + tirx.log2(states.row_sum)
         ),
-        conditions={
-            args.q: query < args.q.shape[0],
-            args.k: key_row < total,
-            args.v: key_row < total,
-        },
-        row_count=at["rows"],
+        conditions=conditions,
+        row_count=row_count,
     )

@@ -37,13 +37,14 @@ DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up 
 class AttentionTile:
     """Rows of a thread block, keys of a step, and the parts that the rows are cut into.
 
-    `splits` are the parts that the keys are cut into, each for thread blocks of its own.
+    `splits` are the parts that the keys are cut into, each for thread blocks of its own; their
+    number may be an expression that the host computes.
     """
 
     rows: int
     keys: int
     parts: int
-    splits: int = 1
+    splits: Any = 1
 
     @property
     def rows_of_a_part(self) -> int:
@@ -127,7 +128,7 @@ class RunningForm:
         leads = [x.extent for x in a.leads]
         self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
         self.part = ir.Var("vp", self.dtype)
-        self.split = Parts.of(a, tile.splits) if tile.splits > 1 else None
+        self.split = None if ir.is_const(tile.splits, 1) else Parts.of(a, tile.splits)
         self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
@@ -150,7 +151,7 @@ class RunningForm:
         )
         one = tirx.IntImm(self.dtype, self.tile.parts)
         axes = [
-            *([] if split is None else [("p", self.part, tirx.IntImm(self.dtype, split.count))]),
+            *([] if split is None else [("p", self.part, ir.cast_like(split.count, self.part))]),
             *zip(self.lead_names, self.lead_vars, (x.extent for x in a.leads), strict=True),
             *(("i0", self.row_tile, self.row_tiles), ("i1", self.row_part, one)),
         ]
@@ -159,7 +160,7 @@ class RunningForm:
         bound: list[Any] = [x for x, *_ in names]
         # The longest tiles start first. TVM finds no box of a tile that is counted back from a
         # symbolic number of them, and does not see that such tiles cover what a merge reads.
-        counts_back = ir.static_int(self.row_tiles) is not None and split is None
+        counts_back = (ir.static_int(self.row_tiles) or 0) > 1 and split is None
         if self.bounds.grow_with_rows and counts_back:
             bound[-2] = self.row_tiles - 1 - bound[-2]
         stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
@@ -302,10 +303,12 @@ class RunningForm:
     # ---- states and results
 
     def _first_max(self, i: Any) -> Any:
-        return constant(MINUS_INFINITY) if self.attention.sink is None else self._sink(i)
+        """Return the maximum of no keys: a sink is one, which parts leave to their merge."""
+        has_sink = self.attention.sink is not None and self.split is None
+        return self._sink(i) if has_sink else constant(MINUS_INFINITY)
 
     def _first_sum(self, i: Any) -> Any:
-        if self.attention.sink is None:
+        if self.attention.sink is None or self.split is not None:
             return constant(0.0)
         none = tirx.EQ(self._sink(i), constant(MINUS_INFINITY))
         return tirx.Select(none, constant(0.0), constant(1.0))

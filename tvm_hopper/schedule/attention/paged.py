@@ -1,0 +1,178 @@
+"""`paged_attention`: a kernel of TVM's paged KV cache as a Hopper kernel.
+
+    def batch_decode_paged_kv(Q, pages, ..., rotary_mode, ..., sm_scale): TVM's kernel
+  ->
+    def batch_decode_paged_kv(Q, pages, ..., rotary_mode, ..., sm_scale):
+        if rotary_mode == 0 and 0 < sm_scale: the running form of its attention, scheduled
+        else: batch_decode_paged_kv_of_tvm(Q, pages, ..., sm_scale)
+
+Nothing waits for the device: how many tiles and parts there are follows from the tensors' shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from tvm_hopper import ir
+from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.facts import wgmma
+from tvm_hopper.requests.keys import DISJOINT_ROWS
+from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.schedule.arguments import check_type
+
+from . import tile_table
+from .apply import schedule_merge, schedule_tile
+from .cache_arguments import DECODE, RAGGED, CacheArguments
+from .cache_kernels import decode_attention, keys_of_sequence, prefill_attention
+from .choose import AttentionShape, choose_attention
+from .config import KEY_STEP, AttentionConfig
+from .description import Attention
+from .running_form import AttentionTile, RunningForm
+from .tile_table import TileTable
+
+ROWS = wgmma.INSTRUCTION_M
+DECODE_KEYS = 64  # of a step: short steps let few keys fill the ring
+MOST_SPLITS = 16
+TABLE_THREADS = 128
+
+
+def paged_attention(
+    func: tirx.PrimFunc, fallback: str, config: AttentionConfig | None = None
+) -> tirx.PrimFunc:
+    """Return a Hopper kernel in place of one of TVM's paged KV cache.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        `batch_prefill_ragged_kv`, `batch_prefill_paged_kv` or `batch_decode_paged_kv` as TVM makes
+        it, of 16-bit tensors; the decode kernel also with a sliding window.
+    fallback : str
+        Name of a function of the same module that takes the same arguments, TVM's own. It is
+        called where keys are rotated in the kernel (`rotary_mode`), or the scale is not positive.
+    config : AttentionConfig, optional
+        Tile, stages and so on; what is left out is chosen.
+
+    Returns
+    -------
+    func : PrimFunc
+        With the same parameters, scheduled.
+
+    Raises
+    ------
+    ScheduleError
+        The function is no such kernel, or has a form that is not supported.
+
+    Notes
+    -----
+    A row that sees no key has the result 0 and the log-sum-exp -5e4. TVM's kernel gives masked keys
+    of such a row a weight where its sequence has any.
+    """
+    check_type("paged_attention", "fallback", fallback, str, "a function's name")
+    check_type("paged_attention", "config", config, AttentionConfig, "an hs.AttentionConfig")
+    args = CacheArguments.of(func)
+    if args is None:
+        need = "a function with the parameters of a kernel of TVM's paged cache"
+        raise cannot_schedule("paged_attention", f"{type(func).__name__}", need)
+    args.check()
+    make = _decode if args.kind == DECODE else _prefill
+    ours = make(args, config or AttentionConfig())
+    return _with_fallback(args, ours, fallback)
+
+
+def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
+    depth, columns = int(args["q"].shape[2]), int(args["output"].shape[2])
+    return AttentionShape(
+        rows=rows,
+        keys=None,
+        depth=-(-depth // KEY_STEP) * KEY_STEP,
+        columns=columns,
+        dtype=ir.dtype_of(args["q"]),
+        is_masked=True,
+    )
+
+
+def _prefill(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
+    config = choose_attention(_shape(args, None), given)
+    rows, keys = _tile(config)
+    queries = args["q"]
+    table = TileTable.of(args["q_indptr"], queries.shape[0], rows)
+    attention = prefill_attention(args, table, keys)
+    tables = table.build(lambda x: keys_of_sequence(args, x), args["causal"] > 0)
+    sch = _form(args, attention, config, 1, [table.buffer], tables)
+    (tiles,) = sch.get_loops(tile_table.NAME)
+    blocks, threads = sch.split(tiles, [None, TABLE_THREADS])
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(threads, "threadIdx.x")
+    heads, tiles, single, parts = sch.get_loops("tile")
+    sch.bind(heads, "blockIdx.y")
+    sch.bind(sch.fuse(tiles, single), "blockIdx.x")
+    schedule_tile(sch, parts, config, "tma" if args.kind == RAGGED else "auto")
+    for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
+        sch.annotate(sch.get_sblock(name), DISJOINT_ROWS, 1)
+    return sch.mod["main"]
+
+
+def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
+    if args.group > ROWS:
+        where = "attention of the cache, paged decode"
+        raise cannot_schedule(where, f"{args.group} heads that share keys", f"at most {ROWS}")
+    given = replace(given, tile=given.tile or (ROWS, DECODE_KEYS), stages=given.stages or 4)
+    config = choose_attention(_shape(args, args.group), given)
+    attention = decode_attention(args, _tile(config)[1])
+    splits = given.splits or _splits(args)
+    sch = _form(args, attention, config, splits)
+    *blocks, single, parts = sch.get_loops("tile")
+    sch.bind(sch.fuse(*blocks, single), "blockIdx.x")
+    schedule_tile(sch, parts, config, "cp_async")
+    if not ir.is_const(splits, 1):
+        schedule_merge(sch)
+    return sch.mod["main"]
+
+
+def _tile(config: AttentionConfig) -> tuple[int, int]:
+    assert config.tile is not None
+    return config.tile
+
+
+def _splits(args: CacheArguments) -> Any:
+    """Return how many parts of the keys keep all SMs busy, as the host computes it."""
+    sequences, kv_heads = args["q"].shape[0], int(args["pages"].shape[2])
+    blocks = T.max(sequences * kv_heads, 1)
+    return T.max(T.min(tirx.floordiv(chip_of_target().num_sms, blocks), MOST_SPLITS), 1)
+
+
+def _form(
+    args: CacheArguments,
+    attention: Attention,
+    config: AttentionConfig,
+    splits: Any,
+    buffers: Sequence[Any] = (),
+    tables: ir.Stmt | None = None,
+) -> s_tir.Schedule:
+    """Return a schedule of the running form, behind the loops that write tables."""
+    assert config.consumers is not None
+    rows, keys = _tile(config)
+    tile = AttentionTile(rows, keys, config.consumers, splits)
+    body, own = RunningForm(attention, tile, attention.probabilities).build()
+    block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[*buffers, *own])
+    func = tirx.PrimFunc(args.params, ir.SBlockRealize([], True, block))
+    sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    sch.work_on("main")
+    return sch
+
+
+def _with_fallback(args: CacheArguments, ours: tirx.PrimFunc, fallback: str) -> tirx.PrimFunc:
+    """Return a function that calls another one for what this one does not compute."""
+    served = tirx.And(tirx.EQ(args["rotary_mode"], 0), args["sm_scale"] > 0)
+    call = tirx.Evaluate(tirx.call_cpacked(fallback, *ours.params))
+    inner = ir.SBlockRealize([], True, ir.with_block(ours.body.block, name_hint="attention"))
+    branch = ir.IfThenElse(served, inner, call)
+    body = ir.SBlockRealize([], True, ir.SBlock([], [], [], "root", branch))
+    made = tirx.PrimFunc(ours.params, body, attrs=args.func.attrs)
+    return made.with_attr("tirx.is_scheduled", True)

@@ -44,6 +44,7 @@ IN_REGISTERS = (
     *("S_init", "P", "acc_init"),
     *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
 )
+LIMIT = "limit"  # of the keys that a row sees, where device memory tells
 
 
 def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> None:
@@ -252,7 +253,7 @@ def schedule_tile(
         How keys and values are copied, see `hs.async_copy`.
     """
     sch.bind(parts, "threadIdx.y")
-    for name in IN_REGISTERS:
+    for name in (*IN_REGISTERS, *({LIMIT} & block_names(sch))):
         sch.set_scope(name, 0, "local")
     for name in TILES:
         sch.set_scope(name, 0, SHARED)

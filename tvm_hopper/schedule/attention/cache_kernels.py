@@ -4,7 +4,7 @@
   ->
     tile t of the table, head h:
     S[i, j] = q[query[t] + i, h, :] k[first_key[t] + j, h // 4, :]
-    masked unless j < keys[t] and j <= diagonal[t] + i
+    masked unless j < min(keys[t], diagonal[t] + i)
     output, lse = softmax with one more score of -5e4, its log-sum-exp in base 2
 
 TVM's running maximum begins at -5e4 and its denominator at 1: that is one more key without a value.
@@ -23,8 +23,8 @@ from tvm import tirx
 from tvm_hopper import ir
 
 from .cache_arguments import DECODE, RAGGED, CacheArguments
-from .description import Attention, LoopAxis, States, StoredResult
-from .scores import MINUS_INFINITY, constant
+from .description import Attention, KeyLimits, LoopAxis, States, StoredResult
+from .scores import constant
 from .tile_table import TileTable
 
 INT32 = "int32"
@@ -75,7 +75,7 @@ def keys_of_sequence(args: CacheArguments, sequence: Any) -> tuple[Any, Any]:
         count = whole + last - start + sink
     else:
         count = whole + lengths[sequence]
-    return first, tirx.Select(pages > 0, count, tirx.IntImm(INT32, 0))
+    return first, tirx.max(count, 0) * tirx.min(pages, 1)  # without a branch
 
 
 def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Attention:
@@ -94,7 +94,7 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
     at = table.of_tile(tile)
     heads = tirx.IntImm(INT32, int(args["q"].shape[1]))
     source = _source(args, at["first_key"], tirx.floordiv(head, args.group), key, at["keys"], None)
-    mask = tirx.And(key < at["keys"], key <= at["diagonal"] + row)
+    limits = KeyLimits(tirx.min(at["keys"], at["diagonal"] + row), at["full"], at["end"])
     return _attention(
         args,
         leads=(LoopAxis(head, heads), LoopAxis(tile, table.count)),
@@ -102,7 +102,7 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
         key=LoopAxis(key, tirx.floordiv(source.most + (keys - 1), keys) * keys),
         place=(at["query"] + row, head),
         source=source,
-        mask=mask,
+        limits=limits,
         row_count=at["rows"],
     )
 
@@ -128,7 +128,7 @@ def decode_attention(args: CacheArguments, keys: int) -> Attention:
         key=LoopAxis(key, tirx.floordiv(source.most + (keys - 1), keys) * keys),
         place=(sequence, kv_head * args.group + row),
         source=source,
-        mask=key < count,
+        limits=KeyLimits(count, count, count),
         row_count=None,
     )
 
@@ -163,7 +163,7 @@ def _attention(
     key: LoopAxis,
     place: tuple[Any, Any],
     source: _Source,
-    mask: Any,
+    limits: KeyLimits,
     row_count: Any,
 ) -> Attention:
     q, output = args["q"], args["output"]
@@ -183,7 +183,7 @@ def _attention(
         keys=tirx.BufferLoad(source.keys, source.at(0, depth)),
         values=tirx.BufferLoad(source.values, source.at(1, column)),
         states=states,
-        score=tirx.Select(mask, states.product, constant(MINUS_INFINITY)),
+        score=states.product,
         scale=scale,
         base_two=True,
         sink=constant(NO_KEY) / scale,
@@ -194,4 +194,5 @@ def _attention(
         ),
         conditions=conditions,
         row_count=row_count,
+        limits=limits,
     )

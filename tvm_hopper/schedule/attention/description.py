@@ -46,6 +46,25 @@ class States:
 
 
 @dataclass(frozen=True)
+class KeyLimits:
+    """Up to which key rows see, where device memory tells; in the variables of leads and row.
+
+    Attributes
+    ----------
+    of_row
+        The first key that a row does not see.
+    full
+        The first key that some row of the leads does not see.
+    end
+        The first key that no row of the leads sees.
+    """
+
+    of_row: Any
+    full: Any
+    end: Any
+
+
+@dataclass(frozen=True)
 class Attention:
     """Softmax attention; expressions are in the variables of the axes and of `states`.
 
@@ -77,6 +96,8 @@ class Attention:
         By tensor, when an element of it is read; it counts as zero otherwise.
     row_count : Expr or None
         How many rows exist, where device memory tells; the row axis has at least as many.
+    limits : KeyLimits or None
+        The keys that rows see, next to what masks in `score` say.
     """
 
     leads: tuple[LoopAxis, ...]
@@ -97,6 +118,7 @@ class Attention:
     log_sum: StoredResult | None
     conditions: Mapping[Any, Any] = field(default_factory=dict)
     row_count: Any = None
+    limits: KeyLimits | None = None
 
     @property
     def exponent_scale(self) -> Any:

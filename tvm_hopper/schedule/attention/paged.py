@@ -17,7 +17,6 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
-from tvm.script import tirx as T
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
@@ -38,7 +37,8 @@ from .tile_table import TileTable
 
 ROWS = wgmma.INSTRUCTION_M
 DECODE_KEYS = 64  # of a step: short steps let few keys fill the ring
-MOST_SPLITS = 16
+MOST_SPLIT_EXPONENT = 4
+INT32 = "int32"
 TABLE_THREADS = 128
 
 
@@ -104,7 +104,7 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
     table = TileTable.of(args["q_indptr"], queries.shape[0], rows)
     attention = prefill_attention(args, table, keys)
     tables = table.build(lambda x: keys_of_sequence(args, x), args["causal"] > 0)
-    sch = _form(args, attention, config, 1, [table.buffer], tables)
+    sch = _form(args, attention, config, (1, None), [table.buffer], tables)
     (tiles,) = sch.get_loops(tile_table.NAME)
     blocks, threads = sch.split(tiles, [None, TABLE_THREADS])
     sch.bind(blocks, "blockIdx.x")
@@ -125,12 +125,13 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
     given = replace(given, tile=given.tile or (ROWS, DECODE_KEYS), stages=given.stages or 4)
     config = choose_attention(_shape(args, args.group), given)
     attention = decode_attention(args, _tile(config)[1])
-    splits = given.splits or _splits(args)
+    splits = _splits(args) if given.splits is None else (given.splits, None)
     sch = _form(args, attention, config, splits)
-    *blocks, single, parts = sch.get_loops("tile")
-    sch.bind(sch.fuse(*blocks, single), "blockIdx.x")
+    *split, sequences, kv_heads, _, parts = sch.get_loops("tile")
+    for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
+        sch.bind(loop, f"blockIdx.{axis}")
     schedule_tile(sch, parts, config, "cp_async")
-    if not ir.is_const(splits, 1):
+    if split:
         schedule_merge(sch)
     return sch.mod["main"]
 
@@ -140,25 +141,33 @@ def _tile(config: AttentionConfig) -> tuple[int, int]:
     return config.tile
 
 
-def _splits(args: CacheArguments) -> Any:
-    """Return how many parts of the keys keep all SMs busy, as the host computes it."""
-    sequences, kv_heads = args["q"].shape[0], int(args["pages"].shape[2])
-    blocks = T.max(sequences * kv_heads, 1)
-    return T.max(T.min(tirx.floordiv(chip_of_target().num_sms, blocks), MOST_SPLITS), 1)
+def _splits(args: CacheArguments) -> tuple[Any, Any]:
+    """Return how many parts of the keys keep all SMs busy, and the logarithm, as the host counts.
+
+    By comparisons: kernels compute them, too, which divisions would take long.
+    """
+    most_blocks, kv_heads = chip_of_target().num_sms, int(args["pages"].shape[2])
+    count: Any = tirx.IntImm(INT32, 1)
+    exponent: Any = tirx.IntImm(INT32, 0)
+    for power in range(1, MOST_SPLIT_EXPONENT + 1):
+        fits = args["q"].shape[0] <= most_blocks // (kv_heads << power)
+        count = tirx.Select(fits, tirx.IntImm(INT32, 1 << power), count)
+        exponent = tirx.Select(fits, tirx.IntImm(INT32, power), exponent)
+    return count, exponent
 
 
 def _form(
     args: CacheArguments,
     attention: Attention,
     config: AttentionConfig,
-    splits: Any,
+    splits: tuple[Any, Any] = (1, None),
     buffers: Sequence[Any] = (),
     tables: ir.Stmt | None = None,
 ) -> s_tir.Schedule:
     """Return a schedule of the running form, behind the loops that write tables."""
     assert config.consumers is not None
     rows, keys = _tile(config)
-    tile = AttentionTile(rows, keys, config.consumers, splits)
+    tile = AttentionTile(rows, keys, config.consumers, *splits)
     body, own = RunningForm(attention, tile, attention.probabilities).build()
     block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[*buffers, *own])
     func = tirx.PrimFunc(args.params, ir.SBlockRealize([], True, block))

@@ -37,14 +37,15 @@ DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up 
 class AttentionTile:
     """Rows of a thread block, keys of a step, and the parts that the rows are cut into.
 
-    `splits` are the parts that the keys are cut into, each for thread blocks of its own; their
-    number may be an expression that the host computes.
+    `splits` are the parts that the keys are cut into, each for thread blocks of its own; or an
+    expression of a power of two, which a call decides, and `split_exponent` that of its exponent.
     """
 
     rows: int
     keys: int
     parts: int
     splits: Any = 1
+    split_exponent: Any = None
 
     @property
     def rows_of_a_part(self) -> int:
@@ -64,10 +65,12 @@ class _Buffers:
     offset: Any
     row_sum: Any
     rescale: Any
+    limit: Any
 
     def all(self) -> list[Any]:
         """Return them in the order of their fields."""
-        return [getattr(self, x.name) for x in fields(self)]
+        every = [getattr(self, x.name) for x in fields(self)]
+        return [x for x in every if x is not None]
 
 
 class RunningForm:
@@ -123,12 +126,13 @@ class RunningForm:
                 ir.new_buffer(name, (rows,), FLOAT32, "global")
                 for name in ("row_max", "old_max", "offset", "row_sum", "rescale")
             ),
+            None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
         )
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]
         self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
         self.part = ir.Var("vp", self.dtype)
-        self.split = None if ir.is_const(tile.splits, 1) else Parts.of(a, tile.splits)
+        self.split = Parts.of(a, tile.splits, tile.split_exponent)
         self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
@@ -145,6 +149,7 @@ class RunningForm:
             loops.fill("row_max_init", b.row_max, "i", self._first_max),
             loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
             loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
+            None if a.limits is None else loops.fill("limit", b.limit, "i", self._limit),
             self._steps(),
             self._store("out", output, "ic"),
             [self._store(x.buffer.name if split else "lse", x, "i") for x in of_rows],
@@ -193,13 +198,15 @@ class RunningForm:
     # ---- the loop over keys
 
     def _steps(self) -> ir.Stmt:
-        low, high = (ir.substitute(x, self.by_lead) for x in self.bounds.key_range())
+        limits = self.attention.limits
+        key_range = self.bounds.key_range() if limits is None else (0, limits.end)
+        low, high = (ir.substitute(x, self.by_lead) for x in key_range)
         first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
         steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
         if not self.analyzer.can_prove(steps >= 0):
             steps = T.max(steps, tirx.IntImm(self.dtype, 0))
         if self.split is not None:  # each part takes as many steps, as far as there are any
-            most = _ceildiv(steps, self.split.count)
+            most = self.split.share(steps)
             begin = self.part * most
             left = T.min(most, steps - begin)
             first, steps = first + begin, T.max(left, tirx.IntImm(self.dtype, 0))
@@ -252,15 +259,15 @@ class RunningForm:
         Its predicate leaves out steps in which no key is masked, if masks are all that it does.
         """
         a, b = self.attention, self.buffers
-        if isinstance(a.score, ir.Var) and not self.cuts_keys:
+        if isinstance(a.score, ir.Var) and not self.cuts_keys and a.limits is None:
             return None
 
         def store(i: Any, j: Any) -> ir.BufferStore:
             at = {a.row.var: self._row_at(i), a.key.var: self._key_at(j)}
             at.update({a.states.product: b.scores[i, j], **self.by_lead})
             value = self._placed(a.score, at, [a.row, a.key])
-            if self.cuts_keys:
-                inside = _below(self._key_at(j), a.key)
+            if self.cuts_keys or a.limits is not None:
+                inside = _below(self._key_at(j), a.key) if a.limits is None else self._sees(i, j)
                 # a Select reads both sides: what it says may not be left out of a read's condition
                 reads = ir.has_any(value, ir.TensorLoad, lambda x: not x.source.same_as(b.scores))
                 choose = T.if_then_else if reads else tirx.Select
@@ -272,7 +279,9 @@ class RunningForm:
         edges = self.bounds.edges(first, end - 1)
         if edges is None:
             return self.loops.nest("scores", "ij", store)
-        if self.cuts_keys:
+        if a.limits is not None:
+            edges.append(tirx.GT(end, a.limits.full))
+        elif self.cuts_keys:
             edges.append(tirx.GT(end, ir.cast_like(a.key.extent, end)))
         reached: Any = None
         for edge in (ir.substitute(x, self.by_lead) for x in edges):
@@ -299,6 +308,15 @@ class RunningForm:
         if may_be_large(self.attention.score):
             return tirx.exp2((score - offset) * scale)
         return tirx.exp2(T.fma(score, scale, offset))
+
+    def _limit(self, i: Any) -> Any:
+        """Return the first key that a row does not see."""
+        assert self.attention.limits is not None
+        at = {**self.by_lead, self.attention.row.var: self._row_at(i)}
+        return ir.substitute(self.attention.limits.of_row, at)
+
+    def _sees(self, i: Any, j: Any) -> Any:
+        return tirx.LT(self._key_at(j), self.buffers.limit[i])
 
     # ---- states and results
 

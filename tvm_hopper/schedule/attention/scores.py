@@ -160,14 +160,14 @@ def take_scale(expr: Any) -> tuple[Any, float]:
     return expr, 1.0
 
 
-def mask_conditions(expr: Any, scale: Any) -> tuple[list[tuple[Any, float]], Any]:
+def mask_conditions(expr: Any, scale: float) -> tuple[list[tuple[Any, float]], Any]:
     """Return the conditions outside of which scores are masked, and the scores inside.
 
     Each condition comes with the score outside of it.
     """
     if isinstance(expr, tirx.Select):
         fill = number(expr.false_value)
-        if fill is not None and _masks(fill, scale):
+        if fill is not None and fill * scale <= MASKED_BELOW:
             found, rest = mask_conditions(expr.true_value, scale)
             # keys that this condition hides count by its score, whatever hides them inside of it
             inner = [(term, max(x, fill)) for term, x in found]
@@ -179,12 +179,6 @@ def mask_conditions(expr: Any, scale: Any) -> tuple[list[tuple[Any, float]], Any
                 more, rest = mask_conditions(score, scale)
                 return found + more, fold(tirx.Add(added, rest))
     return [], expr
-
-
-def _masks(fill: float, scale: Any) -> bool:
-    if fill == MINUS_INFINITY or not isinstance(scale, (int, float)):
-        return fill == MINUS_INFINITY
-    return fill * scale <= MASKED_BELOW
 
 
 def may_be_large(expr: Any) -> bool:

@@ -23,15 +23,16 @@ from tvm_hopper import ir
 
 INT32 = "int32"
 NAME = "tile_table"  # of the block, whose loop is over tiles
-COLUMNS = "query", "rows", "first_key", "keys", "diagonal"
+COLUMNS = "query", "rows", "first_key", "keys", "diagonal", "full", "end"
 
 
 @dataclass(frozen=True)
 class TileTable:
     """What attention needs to know of each tile: `table[tile, column]`, int32.
 
-    Its first row in the queries; how many rows it has; the first key of its sequence and how many
-    keys that has; up to which key its first row sees, if not all: row i sees `diagonal + i`.
+    Its first row in the queries; how many rows it has; the first key of its sequence, and how many
+    keys that has. Row i sees those before `min(keys, diagonal + i)`: all rows those before `full`,
+    none of them any from `end` on.
 
     Attributes
     ----------
@@ -125,12 +126,16 @@ class TileTable:
         zero = tirx.IntImm(INT32, 0)
         length = self._length(sequence)
         first_key, keys = keys_of(sequence)
+        rows = tirx.min(length - start, self.rows)
+        diagonal = keys + 1 + start - tirx.Select(causal, length, zero)
         columns = {
             "query": self.offsets[sequence] + start,
-            "rows": tirx.min(length - start, self.rows),
+            "rows": rows,
             "first_key": first_key,
             "keys": keys,
-            "diagonal": keys + start - tirx.Select(causal, length, zero),
+            "diagonal": diagonal,
+            "full": tirx.min(keys, diagonal),
+            "end": tirx.min(keys, diagonal + rows - 1),
         }
         return ir.seq(
             [

@@ -24,6 +24,7 @@ from tvm_hopper import ir
 
 from .cache_arguments import DECODE, RAGGED, CacheArguments
 from .description import Attention, KeyLimits, LoopAxis, States, StoredResult
+from .part_table import PartTable
 from .scores import constant
 from .tile_table import TileTable
 
@@ -107,28 +108,33 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
     )
 
 
-def decode_attention(args: CacheArguments, keys: int) -> Attention:
+def decode_attention(args: CacheArguments, table: PartTable) -> Attention:
     """Describe attention of one query of each sequence: rows are the heads that share keys.
 
     Parameters
     ----------
     args : CacheArguments
         Of a decode kernel.
-    keys : int
-        Keys of a step.
+    table : PartTable
+        Of the keys' parts.
     """
     sequence, kv_head, row, key = (ir.Var(x, INT32) for x in ("b", "h", "i", "j"))
-    first, count = keys_of_sequence(args, sequence)
-    source = _source(args, first, kv_head, key, count, sequence)
+    at = table.of_part(0, sequence)  # all parts of a sequence say the same of its keys
+    source = _source(args, at["first_key"], kv_head, key, at["keys"], sequence)
     kv_heads = tirx.IntImm(INT32, int(args["pages"].shape[2]))
+
+    def steps(part: Any) -> tuple[Any, Any]:
+        own = table.of_part(part, sequence)
+        return own["first_step"], own["steps"]
+
     return _attention(
         args,
         leads=(LoopAxis(sequence, args["q"].shape[0]), LoopAxis(kv_head, kv_heads)),
         row=LoopAxis(row, tirx.IntImm(INT32, args.group)),
-        key=LoopAxis(key, tirx.floordiv(source.most + (keys - 1), keys) * keys),
+        key=LoopAxis(key, tirx.floordiv(source.most + (table.keys - 1), table.keys) * table.keys),
         place=(sequence, kv_head * args.group + row),
         source=source,
-        limits=KeyLimits(count, count, count),
+        limits=KeyLimits(at["keys"], at["keys"], at["keys"], steps),
         row_count=None,
     )
 

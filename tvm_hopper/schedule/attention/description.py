@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,11 +57,14 @@ class KeyLimits:
         The first key that some row of the leads does not see.
     end
         The first key that no row of the leads sees.
+    steps
+        The first step of keys of a part, and how many it takes; None: parts share the steps.
     """
 
     of_row: Any
     full: Any
     end: Any
+    steps: Callable[[Any], tuple[Any, Any]] | None = None
 
 
 @dataclass(frozen=True)

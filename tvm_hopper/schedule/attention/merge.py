@@ -36,28 +36,16 @@ class Parts:
     values: Any
     maxima: Any
     sums: Any
-    exponent: Any = None
 
     @staticmethod
-    def of(attention: Attention, count: Any, exponent: Any = None) -> Parts | None:
-        """Declare them, in float32; None if there is one part.
-
-        `exponent` is that of a number of parts that a call decides, a power of two.
-        """
-        if ir.is_const(count, 1):
-            return None
+    def of(attention: Attention, count: Any) -> Parts:
+        """Declare them, in float32."""
         shape = [count, *(x.extent for x in attention.leads), attention.row.extent]
         values = ir.new_buffer("parts", (*shape, attention.column.extent), FLOAT32, "global")
         maxima, sums = (
             ir.new_buffer(x, tuple(shape), FLOAT32, "global") for x in ("part_max", "part_sum")
         )
-        return Parts(count, values, maxima, sums, exponent)
-
-    def share(self, steps: Any) -> Any:
-        """Return how many of some steps a part takes at most."""
-        if self.exponent is None:
-            return tirx.floordiv(steps + (self.count - 1), self.count)
-        return T.shift_right(steps + (self.count - 1), self.exponent)
+        return Parts(count, values, maxima, sums)
 
     @property
     def buffers(self) -> list[Any]:

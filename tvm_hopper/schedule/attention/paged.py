@@ -11,7 +11,6 @@ Nothing waits for the device: how many tiles and parts there are follows from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,21 +24,23 @@ from tvm_hopper.requests.keys import DISJOINT_ROWS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 
-from . import tile_table
+from . import part_table, tile_table
 from .apply import schedule_merge, schedule_tile
-from .cache_arguments import DECODE, RAGGED, CacheArguments
+from .cache_arguments import DECODE, PREFILL, RAGGED, CacheArguments
 from .cache_kernels import decode_attention, keys_of_sequence, prefill_attention
 from .choose import AttentionShape, choose_attention
 from .config import KEY_STEP, AttentionConfig
 from .description import Attention
 from .running_form import AttentionTile, RunningForm
+from .part_table import PartTable
 from .tile_table import TileTable
 
 ROWS = wgmma.INSTRUCTION_M
 DECODE_KEYS = 64  # of a step: short steps let few keys fill the ring
-MOST_SPLIT_EXPONENT = 4
-INT32 = "int32"
+MOST_SPLITS = 16
 TABLE_THREADS = 128
+# Of a producer whose threads copy rows of pages, and of two consumers: with 40 ptxas 13.0 spills.
+COPYING_REGISTERS = (56, 224)
 
 
 def paged_attention(
@@ -98,17 +99,16 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
 
 
 def _prefill(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
+    if args.kind == PREFILL and given.consumers in (None, 2):
+        given = replace(given, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
     queries = args["q"]
     table = TileTable.of(args["q_indptr"], queries.shape[0], rows)
     attention = prefill_attention(args, table, keys)
     tables = table.build(lambda x: keys_of_sequence(args, x), args["causal"] > 0)
-    sch = _form(args, attention, config, (1, None), [table.buffer], tables)
-    (tiles,) = sch.get_loops(tile_table.NAME)
-    blocks, threads = sch.split(tiles, [None, TABLE_THREADS])
-    sch.bind(blocks, "blockIdx.x")
-    sch.bind(threads, "threadIdx.x")
+    sch = _form(args, attention, config, 1, table.buffer, tables)
+    _bind_table(sch, tile_table.NAME)
     heads, tiles, single, parts = sch.get_loops("tile")
     sch.bind(heads, "blockIdx.y")
     sch.bind(sch.fuse(tiles, single), "blockIdx.x")
@@ -124,9 +124,13 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
         raise cannot_schedule(where, f"{args.group} heads that share keys", f"at most {ROWS}")
     given = replace(given, tile=given.tile or (ROWS, DECODE_KEYS), stages=given.stages or 4)
     config = choose_attention(_shape(args, args.group), given)
-    attention = decode_attention(args, _tile(config)[1])
-    splits = _splits(args) if given.splits is None else (given.splits, None)
-    sch = _form(args, attention, config, splits)
+    sequences = args["q"].shape[0]
+    splits = _splits(args) if given.splits is None else given.splits
+    table = PartTable.of(splits, sequences, _tile(config)[1])
+    attention = decode_attention(args, table)
+    tables = table.build(lambda x: keys_of_sequence(args, x))
+    sch = _form(args, attention, config, splits, table.buffer, tables)
+    _bind_table(sch, part_table.NAME)
     *split, sequences, kv_heads, _, parts = sch.get_loops("tile")
     for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
         sch.bind(loop, f"blockIdx.{axis}")
@@ -136,40 +140,39 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
+def _bind_table(sch: s_tir.Schedule, name: str) -> None:
+    """Let a thread write an entry of a table."""
+    blocks, threads = sch.split(sch.fuse(*sch.get_loops(name)), [None, TABLE_THREADS])
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(threads, "threadIdx.x")
+
+
 def _tile(config: AttentionConfig) -> tuple[int, int]:
     assert config.tile is not None
     return config.tile
 
 
-def _splits(args: CacheArguments) -> tuple[Any, Any]:
-    """Return how many parts of the keys keep all SMs busy, and the logarithm, as the host counts.
-
-    By comparisons: kernels compute them, too, which divisions would take long.
-    """
-    most_blocks, kv_heads = chip_of_target().num_sms, int(args["pages"].shape[2])
-    count: Any = tirx.IntImm(INT32, 1)
-    exponent: Any = tirx.IntImm(INT32, 0)
-    for power in range(1, MOST_SPLIT_EXPONENT + 1):
-        fits = args["q"].shape[0] <= most_blocks // (kv_heads << power)
-        count = tirx.Select(fits, tirx.IntImm(INT32, 1 << power), count)
-        exponent = tirx.Select(fits, tirx.IntImm(INT32, power), exponent)
-    return count, exponent
+def _splits(args: CacheArguments) -> Any:
+    """Return how many parts of the keys keep all SMs busy, as the host computes it."""
+    blocks = args["q"].shape[0] * int(args["pages"].shape[2])
+    count = tirx.floordiv(chip_of_target().num_sms, tirx.max(blocks, 1))
+    return tirx.max(tirx.min(count, MOST_SPLITS), 1)
 
 
 def _form(
     args: CacheArguments,
     attention: Attention,
     config: AttentionConfig,
-    splits: tuple[Any, Any] = (1, None),
-    buffers: Sequence[Any] = (),
-    tables: ir.Stmt | None = None,
+    splits: Any,
+    table: Any,
+    tables: ir.Stmt,
 ) -> s_tir.Schedule:
     """Return a schedule of the running form, behind the loops that write tables."""
     assert config.consumers is not None
     rows, keys = _tile(config)
-    tile = AttentionTile(rows, keys, config.consumers, *splits)
+    tile = AttentionTile(rows, keys, config.consumers, splits)
     body, own = RunningForm(attention, tile, attention.probabilities).build()
-    block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[*buffers, *own])
+    block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[table, *own])
     func = tirx.PrimFunc(args.params, ir.SBlockRealize([], True, block))
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     sch.work_on("main")

@@ -37,15 +37,14 @@ DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up 
 class AttentionTile:
     """Rows of a thread block, keys of a step, and the parts that the rows are cut into.
 
-    `splits` are the parts that the keys are cut into, each for thread blocks of its own; or an
-    expression of a power of two, which a call decides, and `split_exponent` that of its exponent.
+    `splits` are the parts that the keys are cut into, each for thread blocks of its own; a call
+    decides their number where it is an expression.
     """
 
     rows: int
     keys: int
     parts: int
     splits: Any = 1
-    split_exponent: Any = None
 
     @property
     def rows_of_a_part(self) -> int:
@@ -131,8 +130,8 @@ class RunningForm:
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]
         self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
-        self.part = ir.Var("vp", self.dtype)
-        self.split = Parts.of(a, tile.splits, tile.split_exponent)
+        self.split = None if ir.is_const(tile.splits, 1) else Parts.of(a, tile.splits)
+        self.part = tirx.IntImm(self.dtype, 0) if self.split is None else ir.Var("vp", self.dtype)
         self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
@@ -198,23 +197,31 @@ class RunningForm:
     # ---- the loop over keys
 
     def _steps(self) -> ir.Stmt:
-        limits = self.attention.limits
-        key_range = self.bounds.key_range() if limits is None else (0, limits.end)
-        low, high = (ir.substitute(x, self.by_lead) for x in key_range)
-        first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
-        steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
-        if not self.analyzer.can_prove(steps >= 0):
-            steps = T.max(steps, tirx.IntImm(self.dtype, 0))
-        if self.split is not None:  # each part takes as many steps, as far as there are any
-            most = self.split.share(steps)
-            begin = self.part * most
-            left = T.min(most, steps - begin)
-            first, steps = first + begin, T.max(left, tirx.IntImm(self.dtype, 0))
+        first, steps = self._step_range()
         axis = self._iter_var(self.key_tile, self.key_tiles, reduced=True)
         block = self._block("step", [axis], ir.seq(*self._step()), [self.keys, self.values])
         var, zero = ir.Var("j0", self.dtype), tirx.IntImm(self.dtype, 0)
         realize = ir.SBlockRealize([ir.simplify(first + var)], True, block)
         return ir.For(var, zero, steps, ir.ForKind.SERIAL, realize)
+
+    def _step_range(self) -> tuple[Any, Any]:
+        """Return the first step and the number of steps."""
+        limits, zero = self.attention.limits, tirx.IntImm(self.dtype, 0)
+        if limits is not None and limits.steps is not None:
+            first, steps = limits.steps(self.part)
+            return ir.substitute(first, self.by_lead), ir.substitute(steps, self.by_lead)
+        key_range = self.bounds.key_range() if limits is None else (zero, limits.end)
+        low, high = (ir.substitute(x, self.by_lead) for x in key_range)
+        first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
+        steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
+        if not self.analyzer.can_prove(steps >= 0):
+            steps = T.max(steps, zero)
+        if self.split is None:
+            return first, steps
+        # each part takes as many steps, as far as there are any
+        most = _ceildiv(steps, self.split.count)
+        begin = self.part * most
+        return first + begin, T.max(T.min(most, steps - begin), zero)
 
     def _step(self) -> list[Any]:
         a, b, loops = self.attention, self.buffers, self.loops

@@ -20,12 +20,14 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.frontend.nn.llm import kv_cache
 
+from tvm_hopper import ir
 from tvm_hopper.dlight.decisions import name_of
 from tvm_hopper.errors import HopperError
 from tvm_hopper.requests.targets import is_ours
 from tvm_hopper.schedule import AttentionConfig, paged_attention
 from tvm_hopper.schedule.attention.cache_arguments import DECODE, CacheArguments
 from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
+from tvm_hopper.transforms.launch.reject_unlowered_requests import is_function_call
 
 from .options import ModelOptions
 
@@ -101,18 +103,7 @@ def _made(func: tirx.PrimFunc, fallback: str, options: ModelOptions) -> tirx.Pri
 
 def _is_replaced(func: tirx.PrimFunc) -> bool:
     """Tell a kernel of ours, which calls its fallback."""
-    return bool(_called(func))
-
-
-def _called(func: tirx.PrimFunc) -> list[str]:
-    from tvm_hopper import ir
-
-    calls = ir.find_all(func.body, ir.Call, lambda x: _op_name(x) == "tirx.tvm_call_cpacked")
-    return [str(x.args[0].value) for x in calls]
-
-
-def _op_name(call: Any) -> str:
-    return str(getattr(call.op, "name", ""))
+    return ir.has_any(func.body, ir.Call, is_function_call)
 
 
 def _free_name(name: str, taken: Iterable[str]) -> str:
@@ -138,8 +129,13 @@ def wrap_makers(options: ModelOptions) -> None:
 def unwrap_makers() -> None:
     """Undo `wrap_makers`; nothing where it was not called."""
     for name in MAKERS:
-        now = getattr(kv_cache, name)
-        setattr(kv_cache, name, getattr(now, "maker_of", now))
+        setattr(kv_cache, name, unwrapped(name))
+
+
+def unwrapped(name: str) -> Callable[..., Any]:
+    """Return a maker of TVM's, whether it is wrapped or not."""
+    now = getattr(kv_cache, name)
+    return getattr(now, "maker_of", now)
 
 
 def _wrapped(maker: Callable[..., Any], options: ModelOptions) -> Callable[..., Any]:

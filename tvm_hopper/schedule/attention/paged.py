@@ -3,7 +3,9 @@
     def batch_decode_paged_kv(Q, pages, ..., rotary_mode, ..., sm_scale): TVM's kernel
   ->
     def batch_decode_paged_kv(Q, pages, ..., rotary_mode, ..., sm_scale):
-        if rotary_mode == 0 and 0 < sm_scale: the running form of its attention, scheduled
+        if rotary_mode == 0 and 0 < sm_scale:
+            if 66 < sequences * kv_heads: the running form of its attention, scheduled
+            else: the same with parts of the keys, which a second kernel merges
         else: batch_decode_paged_kv_of_tvm(Q, pages, ..., sm_scale)
 
 Nothing waits for the device: how many tiles and parts there are follows from the tensors' shapes.
@@ -23,6 +25,7 @@ from tvm_hopper.facts import wgmma
 from tvm_hopper.requests.keys import DISJOINT_ROWS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
+from tvm_hopper.schedule.products.config import ARCH
 
 from . import part_table, tile_table
 from .apply import schedule_merge, schedule_tile
@@ -37,6 +40,7 @@ from .tile_table import TileTable
 
 ROWS = wgmma.INSTRUCTION_M
 DECODE_KEYS = 64  # of a step: short steps let few keys fill the ring
+DECODE_STAGES = 4, 3, 2  # as many as shared memory holds
 MOST_SPLITS = 16
 TABLE_THREADS = 128
 # Of a producer whose threads copy rows of pages, and of two consumers: with 40 ptxas 13.0 spills.
@@ -82,8 +86,12 @@ def paged_attention(
         raise cannot_schedule("paged_attention", f"{type(func).__name__}", need)
     args.check()
     make = _decode if args.kind == DECODE else _prefill
-    ours = make(args, config or AttentionConfig())
-    return _with_fallback(args, ours, fallback)
+    served = tirx.And(tirx.EQ(args["rotary_mode"], 0), args["sm_scale"] > 0)
+    call = tirx.Evaluate(tirx.call_cpacked(fallback, *args.params))
+    branch = ir.IfThenElse(served, make(args, config or AttentionConfig()), call)
+    body = ir.SBlockRealize([], True, ir.SBlock([], [], [], "root", branch))
+    made = tirx.PrimFunc(args.params, body, attrs=func.attrs)
+    return made.with_attr("tirx.is_scheduled", True)
 
 
 def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
@@ -98,7 +106,8 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
     )
 
 
-def _prefill(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
+def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
+    """Return the kernels of a prefill."""
     if args.kind == PREFILL and given.consumers in (None, 2):
         given = replace(given, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
@@ -112,24 +121,35 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
     heads, tiles, single, parts = sch.get_loops("tile")
     sch.bind(heads, "blockIdx.y")
     sch.bind(sch.fuse(tiles, single), "blockIdx.x")
-    schedule_tile(sch, parts, config, "tma" if args.kind == RAGGED else "auto")
+    schedule_tile(sch, parts, config, "tma" if args.kind == RAGGED else "cp_async")
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
         sch.annotate(sch.get_sblock(name), DISJOINT_ROWS, 1)
-    return sch.mod["main"]
+    return _scope(sch, "attention")
 
 
-def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
+def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
+    """Return the kernels of decoding: with one part of the keys, and with several."""
     if args.group > ROWS:
         where = "attention of the cache, paged decode"
         raise cannot_schedule(where, f"{args.group} heads that share keys", f"at most {ROWS}")
-    given = replace(given, tile=given.tile or (ROWS, DECODE_KEYS), stages=given.stages or 4)
-    config = choose_attention(_shape(args, args.group), given)
-    sequences = args["q"].shape[0]
-    splits = _splits(args) if given.splits is None else given.splits
-    table = PartTable.of(splits, sequences, _tile(config)[1])
-    attention = decode_attention(args, table)
+    shape, tile = _shape(args, args.group), given.tile or (ROWS, DECODE_KEYS)
+    fitting = (x for x in DECODE_STAGES if shape.shared_bytes(tile, x) <= ARCH.tile_bytes)
+    stages = given.stages or next(fitting, DECODE_STAGES[-1])
+    config = choose_attention(shape, replace(given, tile=tile, stages=stages))
+    if given.splits is not None:
+        return _decode_in_parts(args, config, given.splits)
+    blocks = args["q"].shape[0] * int(args["pages"].shape[2])
+    most = chip_of_target().num_sms
+    parts = tirx.min(tirx.floordiv(most, tirx.max(blocks, 1)), MOST_SPLITS)
+    several = _decode_in_parts(args, config, tirx.max(parts, 2))
+    return ir.IfThenElse(blocks > most // 2, _decode_in_parts(args, config, 1), several)
+
+
+def _decode_in_parts(args: CacheArguments, config: AttentionConfig, splits: Any) -> ir.Stmt:
+    """Return the kernels of decoding with parts of the keys, as many as the host counts."""
+    table = PartTable.of(splits, args["q"].shape[0], _tile(config)[1])
     tables = table.build(lambda x: keys_of_sequence(args, x))
-    sch = _form(args, attention, config, splits, table.buffer, tables)
+    sch = _form(args, decode_attention(args, table), config, splits, table.buffer, tables)
     _bind_table(sch, part_table.NAME)
     *split, sequences, kv_heads, _, parts = sch.get_loops("tile")
     for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
@@ -137,7 +157,12 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> tirx.PrimFunc:
     schedule_tile(sch, parts, config, "cp_async")
     if split:
         schedule_merge(sch)
-    return sch.mod["main"]
+    return _scope(sch, "attention_in_parts" if split else "attention")
+
+
+def _scope(sch: s_tir.Schedule, name: str) -> ir.Stmt:
+    """Return the body of a schedule's function as a block scope of its own."""
+    return ir.SBlockRealize([], True, ir.with_block(sch.mod["main"].body.block, name_hint=name))
 
 
 def _bind_table(sch: s_tir.Schedule, name: str) -> None:
@@ -150,13 +175,6 @@ def _bind_table(sch: s_tir.Schedule, name: str) -> None:
 def _tile(config: AttentionConfig) -> tuple[int, int]:
     assert config.tile is not None
     return config.tile
-
-
-def _splits(args: CacheArguments) -> Any:
-    """Return how many parts of the keys keep all SMs busy, as the host computes it."""
-    blocks = args["q"].shape[0] * int(args["pages"].shape[2])
-    count = tirx.floordiv(chip_of_target().num_sms, tirx.max(blocks, 1))
-    return tirx.max(tirx.min(count, MOST_SPLITS), 1)
 
 
 def _form(
@@ -177,14 +195,3 @@ def _form(
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     sch.work_on("main")
     return sch
-
-
-def _with_fallback(args: CacheArguments, ours: tirx.PrimFunc, fallback: str) -> tirx.PrimFunc:
-    """Return a function that calls another one for what this one does not compute."""
-    served = tirx.And(tirx.EQ(args["rotary_mode"], 0), args["sm_scale"] > 0)
-    call = tirx.Evaluate(tirx.call_cpacked(fallback, *ours.params))
-    inner = ir.SBlockRealize([], True, ir.with_block(ours.body.block, name_hint="attention"))
-    branch = ir.IfThenElse(served, inner, call)
-    body = ir.SBlockRealize([], True, ir.SBlock([], [], [], "root", branch))
-    made = tirx.PrimFunc(ours.params, body, attrs=args.func.attrs)
-    return made.with_attr("tirx.is_scheduled", True)

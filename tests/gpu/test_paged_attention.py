@@ -51,7 +51,7 @@ def draw(kind: str, seed: int) -> Cache:
         "seed": seed,
     }
     if kind in ("ragged", "prefill"):
-        # a row that sees no key of a sequence with some is the one thing that TVM's kernel differs in
+        # TVM's kernel gives masked keys a weight where a row sees none of its sequence's
         queries = tuple(choose.randint(0, max(n, 0 if n else 3)) for n in keys)
         return Cache(tuple(keys), queries, causal=choose.choice((0, 1)), **fields)
     if kind == "window":

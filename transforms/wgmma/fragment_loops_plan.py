@@ -342,12 +342,9 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
-    indices = list(store.indices)
-    if DISJOINT_ROWS in block.annotations:  # what tables say of a tile is its own
-        tables = ir.find_all(indices, ir.TensorLoad)
-        tiles = [x for x in extents if ir.depends_on(tables, [x])]
-        extents = {x: n for x, n in extents.items() if x not in tiles}
-    if not is_injective(indices, extents, nest.realize.predicate):
+    if DISJOINT_ROWS in block.annotations:
+        extents = _without_tables(store, extents)
+    if not is_injective(list(store.indices), extents, nest.realize.predicate):
         raise cannot_lower(
             f"block {block.name_hint}",
             f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
@@ -355,6 +352,12 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
             "one element of the output for each of the accumulator's, in all tiles",
             f"index the output by a permutation of the product's rows and columns, or {fix}",
         )
+
+
+def _without_tables(store: ir.BufferStore, extents: dict[Any, Any]) -> dict[Any, Any]:
+    """Leave out axes that tables are read by: the rows that they place are each tile's own."""
+    tables = ir.find_all(list(store.indices), ir.TensorLoad)
+    return {x: n for x, n in extents.items() if not ir.depends_on(tables, [x])}
 
 
 def _check_reduction(nest: FragmentNest) -> None:

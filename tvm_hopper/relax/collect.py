@@ -112,7 +112,8 @@ def of_given(
 ) -> FunctionRecord:
     """Record a function that stays as it came, or a kernel of a paged cache."""
     by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
-    note, refused = "", ()
+    note: str = ""
+    refused: tuple[tuple[str, str], ...] = ()
     if cache is not None and name in cache.fallbacks:
         rule, note = RULE, f"calls {cache.fallbacks[name]} where rotary_mode is not 0"
     elif cache is not None and name in cache.refused:

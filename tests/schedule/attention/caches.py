@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
-from tvm.relax.frontend.nn.llm import kv_cache
 from tvm.target import Target
 
 from tvm_hopper.relax.cache_kernels import unwrapped
-from tvm_hopper.schedule import paged_attention
+from tvm_hopper.schedule import AttentionConfig, paged_attention
 
 PAGE = 16
 SCALE = 0.2
@@ -36,10 +36,6 @@ class Cache:
     seed: int = 0
     config: dict = field(default_factory=dict)
 
-    @property
-    def kind(self):
-        return "decode" if self.queries is None else "prefill"
-
 
 def tvm_kernel(case, ragged=False):
     """Return TVM's function of a case."""
@@ -52,8 +48,6 @@ def tvm_kernel(case, ragged=False):
 
 
 def our_kernel(case, ragged=False, **config):
-    from tvm_hopper.schedule import AttentionConfig
-
     given = AttentionConfig(**{**case.config, **config})
     return paged_attention(tvm_kernel(case, ragged), "tvm_s", given)
 
@@ -64,8 +58,6 @@ def _drawn(case, *shape):
 
 
 def _as(case, array):
-    import ml_dtypes
-
     return array.astype(ml_dtypes.bfloat16 if case.dtype == "bfloat16" else case.dtype)
 
 
@@ -83,7 +75,7 @@ def _ends(case, rows):
 
 
 def ragged_arguments(case):
-    """Return the arguments of the ragged kernel by name, and (queries, keys, values) by sequence."""
+    """Return the ragged kernel's arguments by name, and each sequence's queries, keys, values."""
     rows, total = sum(case.queries), sum(case.keys)
     q = _as(case, _drawn(case, rows, case.heads, case.d))
     k = _as(case, _drawn(case, total, case.kv_heads, case.d))

@@ -8,7 +8,7 @@
     output, lse = softmax with one more score of -5e4, its log-sum-exp in base 2
 
 TVM's running maximum begins at -5e4 and its denominator at 1: that is one more key without a value.
-Keys of a paged kernel lie in pages: `pages[page_values[first_key[t] + j // 16], 0, h // 4, j % 16]`.
+Keys of paged kernels lie in `pages[page_values[first_key[t] + j // 16], 0, h // 4, j % 16]`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _attention(
         key=key,
         column=LoopAxis(column, tirx.IntImm(INT32, int(output.shape[2]))),
         depth=LoopAxis(depth, tirx.IntImm(INT32, int(q.shape[2]))),
-        query=q[(*place, depth)],
+        query=tirx.BufferLoad(q, [*place, depth]),
         keys=tirx.BufferLoad(source.keys, source.at(0, depth)),
         values=tirx.BufferLoad(source.values, source.at(1, column)),
         states=states,

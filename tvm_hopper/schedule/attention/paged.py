@@ -34,8 +34,8 @@ from .cache_kernels import decode_attention, keys_of_sequence, prefill_attention
 from .choose import AttentionShape, choose_attention
 from .config import KEY_STEP, AttentionConfig
 from .description import Attention
-from .running_form import AttentionTile, RunningForm
 from .part_table import PartTable
+from .running_form import AttentionTile, RunningForm
 from .tile_table import TileTable
 
 ROWS = wgmma.INSTRUCTION_M

@@ -30,6 +30,7 @@ from .key_range import MaskBounds
 from .merge import Parts, merge
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
 
+ROW_STATES = "row_max", "old_max", "offset", "row_sum", "rescale"
 DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
 
 
@@ -56,6 +57,7 @@ class AttentionTile:
 class _Buffers:
     """Buffers of one part of a tile, and of a step."""
 
+    limit: Any
     scores: Any
     weights: Any
     accumulator: Any
@@ -64,7 +66,6 @@ class _Buffers:
     offset: Any
     row_sum: Any
     rescale: Any
-    limit: Any
 
     def all(self) -> list[Any]:
         """Return them in the order of their fields."""
@@ -118,14 +119,11 @@ class RunningForm:
         extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
         self.loops = ElementNests(extents, self.dtype)
         self.buffers = _Buffers(
+            None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
             ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),
             ir.new_buffer("acc", (rows, a.column.extent), FLOAT32, "global"),
-            *(
-                ir.new_buffer(name, (rows,), FLOAT32, "global")
-                for name in ("row_max", "old_max", "offset", "row_sum", "rescale")
-            ),
-            None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
+            *(ir.new_buffer(name, (rows,), FLOAT32, "global") for name in ROW_STATES),
         )
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]

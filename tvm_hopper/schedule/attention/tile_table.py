@@ -52,9 +52,7 @@ class TileTable:
     def of(offsets: Any, total: Any, rows: int) -> TileTable:
         """Declare the table of sequences that have `total` rows together."""
         most = ir.simplify(tirx.floordiv(total, rows) + (offsets.shape[0] - 1))
-        return TileTable(
-            offsets, rows, ir.new_buffer(NAME, (most, len(COLUMNS)), INT32, "global")
-        )
+        return TileTable(offsets, rows, ir.new_buffer(NAME, (most, len(COLUMNS)), INT32, "global"))
 
     @property
     def count(self) -> Any:
@@ -137,11 +135,8 @@ class TileTable:
             "full": tirx.min(keys, diagonal),
             "end": tirx.min(keys, diagonal + rows - 1),
         }
-        return ir.seq(
-            [
-                ir.BufferStore(
-                    self.buffer, tirx.Select(exists, columns[x], zero), [tile, tirx.IntImm(INT32, n)]
-                )
-                for n, x in enumerate(COLUMNS)
-            ]
-        )
+        stores = []
+        for n, x in enumerate(COLUMNS):
+            value = tirx.Select(exists, columns[x], zero)
+            stores.append(ir.BufferStore(self.buffer, value, [tile, tirx.IntImm(INT32, n)]))
+        return ir.seq(stores)

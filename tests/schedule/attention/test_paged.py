@@ -16,8 +16,9 @@ from tests.schedule.attention.caches import (
     reference,
     tvm_kernel,
 )
-from tvm_hopper import ir, schedule as hs
-from tvm_hopper.errors import ScheduleError
+from tvm_hopper import ir, pipeline, schedule as hs
+from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.requests.keys import DISJOINT_ROWS
 from tvm_hopper.simulation import simulate
 
 SMALL = {"tile": (64, 32), "consumers": 1}
@@ -88,6 +89,7 @@ DECODE = {
         Cache((70, 40, 130, 0), windows=((20, 4), (0, 0), (67, 17), (0, 0))),
         {"splits": 2},
     ),
+    "no parts, as the host counts": (Cache((20, 3), heads=34, kv_heads=34), {}),
     "two stages, one step": (Cache((70,)), {"splits": 1, "stages": 2, "tile": (64, 80)}),
 }
 
@@ -136,6 +138,19 @@ def test_a_table_read_out_of_bounds_is_found():
     given["page_table_values"] = np.full_like(given["page_table_values"], 1000)
     done = simulate(our_kernel(case, splits=1), given, target=TARGET)
     assert {x.rule for x in done.findings} >= {"OOB_ACCESS"}
+
+
+def test_rows_that_a_table_places_need_a_word():
+    """That no two tiles store the same row follows from the table's contents alone."""
+
+    def forget(block):
+        notes = {k: v for k, v in block.annotations.items() if k != DISJOINT_ROWS}
+        return ir.with_block(block, annotations=notes)
+
+    func = our_kernel(ONE, ragged=True, **SMALL)
+    func = func.with_body(ir.replace(func.body, ir.SBlock, forget))
+    with pytest.raises(LoweringError, match="block out: .* several elements of the product can m"):
+        pipeline.lower(tvm.IRModule({"main": func}), TARGET)
 
 
 # -- refusals

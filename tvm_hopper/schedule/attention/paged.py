@@ -21,8 +21,8 @@ from tvm import s_tir, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts import wgmma
-from tvm_hopper.requests.keys import DISJOINT_ROWS
+from tvm_hopper.facts import registers, wgmma
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, DISJOINT_ROWS, REGISTERS
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
@@ -40,7 +40,10 @@ from .tile_table import TileTable
 
 ROWS = wgmma.INSTRUCTION_M
 DECODE_KEYS = 64  # of a step: short steps let few keys fill the ring
-DECODE_STAGES = 4, 3, 2  # as many as shared memory holds
+# Slots of a ring, and thread blocks that share an SM: the first that shared memory holds.
+DECODE_SLOTS = (4, 2), (3, 2), (4, 1), (3, 1), (2, 1)
+SHARED_SM_REGISTERS = (56, 200)  # of a producer and of a consumer, twice 128 together
+MOST_HELD = SHARED_SM_REGISTERS[1] - registers.BESIDE_CHAINED
 MOST_SPLITS = 16
 TABLE_THREADS = 128
 # Of a producer whose threads copy rows of pages, and of two consumers: with 40 ptxas 13.0 spills.
@@ -132,20 +135,35 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     if args.group > ROWS:
         where = "attention of the cache, paged decode"
         raise cannot_schedule(where, f"{args.group} heads that share keys", f"at most {ROWS}")
-    shape, tile = _shape(args, args.group), given.tile or (ROWS, DECODE_KEYS)
-    fitting = (x for x in DECODE_STAGES if shape.shared_bytes(tile, x) <= ARCH.tile_bytes)
-    stages = given.stages or next(fitting, DECODE_STAGES[-1])
-    config = choose_attention(shape, replace(given, tile=tile, stages=stages))
+    config, together = _decode_config(_shape(args, args.group), given)
     if given.splits is not None:
-        return _decode_in_parts(args, config, given.splits)
+        return _decode_in_parts(args, config, together, given.splits)
     blocks = args["q"].shape[0] * int(args["pages"].shape[2])
-    most = chip_of_target().num_sms
+    most = chip_of_target().num_sms * together
     parts = tirx.min(tirx.floordiv(most, tirx.max(blocks, 1)), MOST_SPLITS)
-    several = _decode_in_parts(args, config, tirx.max(parts, 2))
-    return ir.IfThenElse(blocks > most // 2, _decode_in_parts(args, config, 1), several)
+    several = _decode_in_parts(args, config, together, tirx.max(parts, 2))
+    whole = _decode_in_parts(args, config, together, 1)
+    return ir.IfThenElse(blocks > most // 2, whole, several)
 
 
-def _decode_in_parts(args: CacheArguments, config: AttentionConfig, splits: Any) -> ir.Stmt:
+def _decode_config(shape: AttentionShape, given: AttentionConfig) -> tuple[AttentionConfig, int]:
+    """Return a configuration, and how many thread blocks share an SM.
+
+    Two, where both have three slots: one loads while the other one begins, or ends.
+    """
+    tile = given.tile or (ROWS, DECODE_KEYS)
+    for stages, together in DECODE_SLOTS:
+        taken = shape.shared_bytes(tile, given.stages or stages)
+        if taken <= ARCH.smem_per_sm // together - ARCH.smem_reserved_per_block:
+            break
+    alone = given.registers is not None or sum(shape.held(tile[1])) > MOST_HELD
+    given = replace(given, tile=tile, stages=given.stages or stages)
+    return choose_attention(shape, given), 1 if alone else together
+
+
+def _decode_in_parts(
+    args: CacheArguments, config: AttentionConfig, together: int, splits: Any
+) -> ir.Stmt:
     """Return the kernels of decoding with parts of the keys, as many as the host counts."""
     table = PartTable.of(splits, args["q"].shape[0], _tile(config)[1])
     tables = table.build(lambda x: keys_of_sequence(args, x))
@@ -155,6 +173,9 @@ def _decode_in_parts(args: CacheArguments, config: AttentionConfig, splits: Any)
     for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
         sch.bind(loop, f"blockIdx.{axis}")
     schedule_tile(sch, parts, config, "cp_async")
+    if together > 1:
+        sch.annotate(sequences, BLOCKS_PER_SM, together)
+        sch.annotate(sch.get_loops("step")[-1], REGISTERS, list(SHARED_SM_REGISTERS))
     if split:
         schedule_merge(sch)
     return _scope(sch, "attention_in_parts" if split else "attention")

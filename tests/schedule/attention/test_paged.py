@@ -48,7 +48,9 @@ RAGGED = {
     "not causal": replace(EMPTY, causal=0),
     "fewer queries than keys": Cache(keys=(90, 33), queries=(20, 1), kv_heads=2, heads=4),
     "bfloat16, a group of 8": replace(ONE, heads=8, dtype="bfloat16"),
-    "no sequence has rows": Cache(keys=(3, 0), queries=(0, 1)),
+    "no queries": Cache(keys=(5,), queries=(0,)),
+    "no keys": Cache(keys=(0, 0), queries=(3, 1)),
+    "few keys": Cache(keys=(3, 0), queries=(0, 1)),
 }
 
 
@@ -89,7 +91,8 @@ DECODE = {
         Cache((70, 40, 130, 0), windows=((20, 4), (0, 0), (67, 17), (0, 0))),
         {"splits": 2},
     ),
-    "no parts, as the host counts": (Cache((20, 3), heads=67, kv_heads=67), {}),
+    "no parts, as the host counts": (Cache((20, 3), heads=34, kv_heads=34), {}),
+    "no parts, whatever it counts": (Cache((3,), heads=67, kv_heads=67), {}),
     "two stages, one step": (Cache((70,)), {"splits": 1, "stages": 2, "tile": (64, 80)}),
 }
 
@@ -168,7 +171,7 @@ def other(a: T.Buffer((4,), "float32")):
         (lambda: 3, "int; need a function with the parameters"),
         (
             lambda: tvm_kernel(replace(ONE, windows=((0, 0),))),
-            "paged prefill: found a sliding window; need a table of lengths alone",
+            "paged prefill: found a sliding window; need sequences without one",
         ),
         (
             lambda: tvm_kernel(Cache((70,), heads=65, d=128)),

@@ -105,7 +105,7 @@ class CacheArguments:
         if dtype not in HALF_DTYPES:
             raise cannot_schedule(where, f"q of {dtype}", " or ".join(HALF_DTYPES))
         if self.kind == PREFILL and self.slides:
-            need = "a table of lengths alone"
+            need = "sequences without one: its mask is a number inside of TVM's function"
             raise cannot_schedule(where, "a sliding window", need, "leave it to TVM's kernel")
 
 

@@ -138,11 +138,14 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     config, together = _decode_config(_shape(args, args.group), given)
     if given.splits is not None:
         return _decode_in_parts(args, config, together, given.splits)
-    blocks = args["q"].shape[0] * int(args["pages"].shape[2])
-    most = chip_of_target().num_sms * together
+    kv_heads, most = int(args["pages"].shape[2]), chip_of_target().num_sms
+    whole = _decode_in_parts(args, config, together, 1)
+    if kv_heads > most // 2:
+        return whole
+    # half of the SMs have enough bytes in flight; a merge would take longer than it saves
+    blocks = args["q"].shape[0] * kv_heads
     parts = tirx.min(tirx.floordiv(most, tirx.max(blocks, 1)), MOST_SPLITS)
     several = _decode_in_parts(args, config, together, tirx.max(parts, 2))
-    whole = _decode_in_parts(args, config, together, 1)
     return ir.IfThenElse(blocks > most // 2, whole, several)
 
 

@@ -50,8 +50,9 @@ class TileTable:
 
     @staticmethod
     def of(offsets: Any, total: Any, rows: int) -> TileTable:
-        """Declare the table of sequences that have `total` rows together."""
-        most = ir.simplify(tirx.floordiv(total, rows) + (offsets.shape[0] - 1))
+        """Declare the table of sequences that have `total` rows together; of none without rows."""
+        sequences = offsets.shape[0] - 1
+        most = ir.simplify((tirx.floordiv(total, rows) + sequences) * tirx.min(total, 1))
         return TileTable(offsets, rows, ir.new_buffer(NAME, (most, len(COLUMNS)), INT32, "global"))
 
     @property

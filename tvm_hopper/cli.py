@@ -209,16 +209,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The words behind the program's name; left out, those of this process.
-
-    Returns
-    -------
-    code : int
-        The exit code. 2 is a mistake in the command line or a kernel that cannot be worked on; then
-        the reason is on stderr.
+    - `argv`: the words behind the program's name; left out, those of this process.
+    - returns: the exit code. 2 is a mistake in the command line or a kernel that cannot be worked
+      on; then the reason is on stderr.
     """
     try:
         arguments = build_parser().parse_args(argv)

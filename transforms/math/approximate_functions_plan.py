@@ -260,16 +260,11 @@ def shorten(
 ) -> ShortValue | None:
     """Replace every form in a value that is rounded to 16 bits; None if there is none.
 
-    Parameters
-    ----------
-    value : Expr
-        What a statement stores.
-    rows : tuple of ShortFunction
-        The forms.
-    rounded_later : bool
-        Whether a value of float32, too, becomes one of 16 bits, or part of such values.
-    whole : bool
-        Whether activations are replaced as a whole where `rows` has what they are made of.
+    - `value` (Expr): what a statement stores.
+    - `rows`: the forms.
+    - `rounded_later`: whether a value of float32, too, becomes one of 16 bits, or part of such
+      values.
+    - `whole`: whether activations are replaced as a whole where `rows` has what they are made of.
     """
     is_half = ir.dtype_of(value) in HALVES
     is_rounded = isinstance(value, tirx.Cast) and is_half

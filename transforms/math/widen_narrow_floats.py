@@ -56,10 +56,7 @@ def _is_missing(node: Any) -> bool:
 def check_float8(func: tirx.PrimFunc) -> None:
     """Refuse conversions from and to float8 that the function's chip has no instruction for.
 
-    Raises
-    ------
-    LoweringError
-        There is one.
+    - raises LoweringError: there is one.
     """
     if arch_of(func).converts_float8:
         return

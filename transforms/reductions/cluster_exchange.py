@@ -50,14 +50,10 @@ class Exchange(ClusterExchange):
     ) -> list[ir.Stmt]:
         """Let a warp send its values to each thread block, one lane to each; wait for all others'.
 
-        Parameters
-        ----------
-        one : ThreadReduction
-            Its results are alike in all lanes.
-        places : list of (Var, list)
-            For each of them the shared array, and the first indices of its row.
-        warp, lane
-            Numbers of the thread.
+        - `one`: its results are alike in all lanes.
+        - `places` (list of (Var, list)): for each of them the shared array, and the first indices
+          of its row.
+        - `warp`, `lane`: numbers of the thread.
         """
         number = self._number(one)
         return [

@@ -97,16 +97,10 @@ class LoopExchange(ClusterExchange):
     ) -> list[ir.Stmt]:
         """Let a warp store its values to each thread block, one lane to each; wait for all others'.
 
-        Parameters
-        ----------
-        kernel : For
-            Where it is.
-        one : ThreadReduction
-            Its results are alike in all lanes.
-        places : list of (Var, list)
-            For each of them the shared array, and the first indices of its row.
-        warp, lane
-            Numbers of the thread.
+        - `one`: its results are alike in all lanes.
+        - `places` (list of (Var, list)): for each of them the shared array, and the first indices
+          of its row.
+        - `warp`, `lane`: numbers of the thread.
         """
         assert one.cluster is not None
         number = self._number(one)
@@ -162,16 +156,11 @@ def send_async(
 ) -> list[ir.Stmt]:
     """Let a warp store its values to each thread block, one lane to each, and tell a barrier there.
 
-    Parameters
-    ----------
-    one : ThreadReduction
-        Its results are alike in all lanes.
-    places : list of (Var, list)
-        For each of them the shared array, and the first indices of its row.
-    warp, lane
-        Numbers of the thread.
-    barrier : PrimExpr
-        Where it is in this thread block.
+    - `one`: its results are alike in all lanes.
+    - `places` (list of (Var, list)): for each of them the shared array, and the first indices of
+      its row.
+    - `warp`, `lane`: numbers of the thread.
+    - `barrier` (PrimExpr): where it is in this thread block.
     """
     assert one.cluster is not None
     own = one.cluster.loop_var

@@ -37,18 +37,11 @@ def check_turns(
 ) -> None:
     """Refuse ping-pong if consumer groups share more than the slots of one loop.
 
-    Parameters
-    ----------
-    kernel
-        With the request.
-    loops
-        Its pipelined ones.
-    consumers
-        Warp groups of one set.
-    by_groups
-        Whether warp groups multiply.
-    body
-        What the threads run.
+    - `kernel`: with the request.
+    - `loops`: its pipelined ones.
+    - `consumers`: warp groups of one set.
+    - `by_groups`: whether warp groups multiply.
+    - `body`: what the threads run.
     """
     columns = ir.thread_axes(kernel)["blockIdx.x"]
     turns = int(columns.annotations[TURNS])

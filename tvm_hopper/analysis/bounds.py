@@ -41,21 +41,12 @@ def find_bounds(
 
     Needed where hardware fills by the bounds of a tensor map: any other predicate would be dropped.
 
-    Parameters
-    ----------
-    condition : Expr
-        The predicate, a conjunction.
-    indices : tuple of Expr
-        What may be bounded.
-    shape : tuple of Expr
-        The bounds that are tried first, since they may be spelled in ways that need a proof.
-    loops : tuple of For
-        The loops around; no bound depends on their variables.
-
-    Returns
-    -------
-    bounds : Bounds or None
-        Of each index.
+    - `condition` (Expr): the predicate, a conjunction.
+    - `indices` (tuple of Expr): what may be bounded.
+    - `shape` (tuple of Expr): the bounds that are tried first, since they may be spelled in ways
+      that need a proof.
+    - `loops`: the loops around; no bound depends on their variables.
+    - returns: of each index.
     """
     analyzer = sym.Analyzer()
     for loop in loops:

@@ -69,16 +69,10 @@ def find_box(
 ) -> Box | None:
     """Return the box that iterations of some loops fill, each element once; None if not proven.
 
-    Parameters
-    ----------
-    indices : sequence of expression
-        Of the store, one for each dimension.
-    loops : sequence of For
-        Loops and thread axes of the nest, from 0; any other variable is a constant.
-    names : sequence of str
-        For the variables of the box, one for each dimension.
-    predicate : expression
-        Under which an iteration stores.
+    - `indices` (sequence of expression): of the store, one for each dimension.
+    - `loops`: loops and thread axes of the nest, from 0; any other variable is a constant.
+    - `names`: for the variables of the box, one for each dimension.
+    - `predicate` (expression): under which an iteration stores.
     """
     extents = [ir.static_int(loop.extent) for loop in loops]
     if None in extents or not all(ir.is_const(loop.min, 0) for loop in loops):

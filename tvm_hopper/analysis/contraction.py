@@ -68,17 +68,10 @@ class Product:
     def changed_values(self, accumulator: str) -> str:
         """Name the first cast that can change a value: the hardware multiplies operands as stored.
 
-        Parameters
-        ----------
-        accumulator : str
-            Type of the sum, to which the product may be cast.
-
-        Returns
-        -------
-        found : str
-            What is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
-            there is no such cast. A factor of a type that is no operand's is not checked: such a
-            type is refused by itself.
+        - `accumulator`: type of the sum, to which the product may be cast.
+        - returns: what is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
+          there is no such cast. A factor of a type that is no operand's is not checked: such a type
+          is refused by itself.
         """
         judged = [(f"the product {self.expr}", self.casts, accumulator)]
         for factor in self.factors:
@@ -147,22 +140,10 @@ class Contraction:
     def sides(self, variables: Sequence[Any], product: Product | None = None) -> Sides:
         """Sort variables by what they move.
 
-        Parameters
-        ----------
-        variables : sequence of Var
-            Loop or iteration variables.
-        product : Product, optional
-            The product to look at, both of its factors loads; None: the first.
-
-        Returns
-        -------
-        sides : Sides
-            `left` goes with the first factor, `right` with the second.
-
-        Raises
-        ------
-        ValueError
-            A factor is computed inside the product.
+        - `variables` (sequence of Var): loop or iteration variables.
+        - `product`: the product to look at, both of its factors loads; None: the first.
+        - returns: `left` goes with the first factor, `right` with the second.
+        - raises ValueError: a factor is computed inside the product.
         """
         first, second = (product or self.products[0]).loads
         if first is None or second is None:
@@ -189,18 +170,10 @@ class Contraction:
 def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     """Split `C[...] = C[...] + x * y` into its parts.
 
-    Parameters
-    ----------
-    statement : Stmt
-        The body of a block.
-    init : Stmt, optional
-        The block's initial statement.
-
-    Returns
-    -------
-    contraction : Contraction or None
-        None for every other statement: it is no store, does not add to its own element exactly
-        once, or adds something that is no product after casts.
+    - `statement` (Stmt): the body of a block.
+    - `init` (Stmt): the block's initial statement.
+    - returns: None for every other statement: it is no store, does not add to its own element
+      exactly once, or adds something that is no product after casts.
     """
     if not isinstance(statement, ir.BufferStore):
         return None

@@ -71,15 +71,10 @@ def find_element_accesses(
 ) -> list[ElementAccess]:
     """Return the arguments of a function that a kernel's threads access element by element.
 
-    Parameters
-    ----------
-    kernel : For
-        Where vectors are loops yet.
-    arguments : list of buffer
-        The tensors of the function.
-    fragments : bool
-        Its threads have fragments of a product: loads count alone, without a vector, too, since
-        stores of fragments have notes of their own.
+    - `kernel`: where vectors are loops yet.
+    - `arguments` (list of buffer): the tensors of the function.
+    - `fragments`: its threads have fragments of a product: loads count alone, without a vector,
+      too, since stores of fragments have notes of their own.
     """
     sites: list[_Site] = []
     _walk(_with_numbers(kernel), (), [], sites)

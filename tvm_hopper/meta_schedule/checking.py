@@ -82,10 +82,7 @@ def no_check(problem: Problem, config: Configuration) -> Verdict:
 def run_check(check: Check, problem: Problem, config: Configuration) -> Verdict:
     """Return what a check says.
 
-    Raises
-    ------
-    TuningError
-        It says something else than a verdict.
+    - raises TuningError: it says something else than a verdict.
     """
     verdict = check(problem, config)
     if isinstance(verdict, Verdict) and verdict.verdict in (EQUAL, WRONG, UNCHECKED):

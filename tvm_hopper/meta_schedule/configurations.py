@@ -86,17 +86,9 @@ def is_built_in(config: Configuration) -> bool:
 def from_text(text: Any, where: str = "configuration") -> Configuration:
     """Read a configuration.
 
-    Parameters
-    ----------
-    text : str
-        What `as_text` returned.
-    where : str
-        Names the place of the text in an error message.
-
-    Raises
-    ------
-    TuningError
-        The text is no configuration, or one that the package refuses.
+    - `text` (str): what `as_text` returned.
+    - `where`: names the place of the text in an error message.
+    - raises TuningError: the text is no configuration, or one that the package refuses.
     """
     need = "a kind of kernel and its fields, e.g. matmul stages=4 tile=128x256x64"
     if not isinstance(text, str) or len(text) > MOST_TEXT:

@@ -108,24 +108,14 @@ def fake_gpus(
 ) -> Any:
     """Return a GpuRunner whose workers measure nothing and fail on request.
 
-    Parameters
-    ----------
-    count : int
-        Fake GPUs.
-    faults : mapping, optional
-        GPU -> what befalls it ("segfault", "hang", with Python's lock in hand, "exit" or
-        "exception") and which of its measurements: 3 is every third one.
-    seed, noise : int, float
-        As of FakeRunner.
-    measuring_seconds : float
-        That a measurement takes.
-    **options
-        Of GpuRunner.
-
-    Raises
-    ------
-    TuningError
-        `count` is no number from 1 on, or a fault is none, or befalls a GPU that there is not.
+    - `count`: fake GPUs.
+    - `faults`: GPU -> what befalls it ("segfault", "hang", with Python's lock in hand, "exit" or
+      "exception") and which of its measurements: 3 is every third one.
+    - `seed`, `noise`: as of FakeRunner.
+    - `measuring_seconds`: that a measurement takes.
+    - `**options`: of GpuRunner.
+    - raises TuningError: `count` is no number from 1 on, or a fault is none, or befalls a GPU that
+      there is not.
     """
     check_number("fake_gpus", "count", count, MOST_PROCESSES)
     for gpu, fault in (faults or {}).items():

@@ -74,10 +74,7 @@ def decide(
 ) -> tuple[int, Gain]:
     """Return which contender wins, and its gain: the first one unless another is surely faster.
 
-    Parameters
-    ----------
-    sustained, single : sequence of sequence of float
-        Times of each contender, round by round; none of those that are out.
+    - `sustained`, `single`: times of each contender, round by round; none of those that are out.
     """
     best, most = 0, Gain(1.0, 1.0, 1.0)
     for number in range(1, len(sustained)):

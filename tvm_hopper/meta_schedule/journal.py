@@ -72,17 +72,9 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     """Read the log of a folder; an empty list where there is none.
 
-    Parameters
-    ----------
-    folder : Path
-        The work folder.
-    fix : bool
-        Cut off a last line that is not whole, which else is only left out.
-
-    Raises
-    ------
-    TuningError
-        A line is no JSON object of ours; the message names file and line.
+    - `folder`: the work folder.
+    - `fix` (bool): cut off a last line that is not whole, which else is only left out.
+    - raises TuningError: a line is no JSON object of ours; the message names file and line.
     """
     path = folder / FILE
     if not path.exists():
@@ -316,10 +308,7 @@ def _opened_lock(path: Path) -> Any:
 def writing(path: Path) -> Iterator[None]:
     """Say in one sentence why a file cannot be written.
 
-    Raises
-    ------
-    TuningError
-        It cannot: a full disk, a quota, a folder that became read-only.
+    - raises TuningError: it cannot: a full disk, a quota, a folder that became read-only.
     """
     try:
         yield
@@ -335,10 +324,7 @@ def writing(path: Path) -> Iterator[None]:
 def as_folder(work_dir: Any, where: str) -> Path:
     """Return the path that is meant.
 
-    Raises
-    ------
-    TuningError
-        It is none; `where` names who asked.
+    - raises TuningError: it is none; `where` names who asked.
     """
     if not isinstance(work_dir, (str, os.PathLike)) or not os.fspath(work_dir):
         found = f"{work_dir!r}, of type {type(work_dir).__name__}"

@@ -81,19 +81,11 @@ class PooledRunner(PyRunner):
     ) -> Callable[[], Contested | str]:
         """Compare artifacts of one function on one GPU, alternating.
 
-        Parameters
-        ----------
-        paths : sequence of str
-            Of artifacts.
-        reference : str, optional
-            An artifact that is known to be right: results are compared with its.
-        library : mapping, optional
-            `majors` of a product, which a library computes for comparison where there is one.
-
-        Returns
-        -------
-        result : callable
-            Waits, and returns what came of it, or an error as a text.
+        - `paths`: of artifacts.
+        - `reference`: an artifact that is known to be right: results are compared with its.
+        - `library` (mapping): `majors` of a product, which a library computes for comparison where
+          there is one.
+        - returns: waits, and returns what came of it, or an error as a text.
         """
         request = {"contest": list(paths), "reference": reference, "library": library}
         task = self.pool.submit(request, CONTEST * self.pool.seconds)

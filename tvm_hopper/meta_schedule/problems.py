@@ -81,10 +81,7 @@ class Problem:
     def schedule(self, config: Configuration) -> s_tir.Schedule:
         """Schedule the function; the schedule carries the configuration.
 
-        Raises
-        ------
-        ScheduleError
-            The configuration does not fit.
+        - raises ScheduleError: the configuration does not fit.
         """
         with self.target:
             return schedule_with(self.mod, config)

@@ -107,10 +107,7 @@ def gpu_workers(gpus: Any, processes: int = 1) -> list[Any]:
 def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:
     """Return the GPUs that are meant, as CUDA_VISIBLE_DEVICES names them.
 
-    Raises
-    ------
-    HopperError
-        There is none, or not the one that is meant.
+    - raises HopperError: there is none, or not the one that is meant.
     """
     visible = visible_gpus()
     if not isinstance(gpus, Sequence):

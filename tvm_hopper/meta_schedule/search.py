@@ -151,10 +151,7 @@ class Search:
     def propose(self, count: int) -> list[Candidate]:
         """Return up to so many candidates; fewer where no more are left.
 
-        Parameters
-        ----------
-        count : int
-            How many.
+        - `count`: how many.
         """
         candidates: list[Candidate] = []
         refused = 0

@@ -78,10 +78,7 @@ class TaskList:
 def as_target(target: Any) -> Target:
     """Return the target that is meant: the one in scope if none is.
 
-    Raises
-    ------
-    TuningError
-        There is none, or it names no GPU that is scheduled for.
+    - raises TuningError: there is none, or it names no GPU that is scheduled for.
     """
     need = 'a Hopper GPU, e.g. target="nvidia/nvidia-h200"'
     try:

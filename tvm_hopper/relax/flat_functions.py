@@ -53,12 +53,8 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     and those of one element after them. Every block has to run over all of these dimensions, or to
     touch no tensor that has them.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        Plain loops.
-    lead : int, optional
-        How many dimensions to make one, of a function without a product.
+    - `func`: plain loops.
+    - `lead`: how many dimensions to make one, of a function without a product.
     """
     tensors = [x for x in func.params if tirx.is_buffer_var(x)]
     if not tensors:

@@ -96,15 +96,8 @@ def gated_function(
 def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """Deal out the columns of a product in eights, where what follows it takes two halves.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        A product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
-
-    Returns
-    -------
-    func : PrimFunc or None
-        With a weight of (2, N // 8, 8, K); None: it is no such function.
+    - `func`: a product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
+    - returns: with a weight of (2, N // 8, 8, K); None: it is no such function.
     """
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
     name, *others = products(sch)

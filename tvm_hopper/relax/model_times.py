@@ -129,16 +129,10 @@ def call_cost(
 ) -> Cost:
     """Return the cost of one call of a function.
 
-    Parameters
-    ----------
-    record : FunctionRecord
-        The function.
-    call : CallRecord
-        One of its calls.
-    sizes : mapping of str to int
-        Values of the caller's symbols.
-    chip : Chip
-        That it runs on.
+    - `record`: the function.
+    - `call`: one of its calls.
+    - `sizes`: values of the caller's symbols.
+    - `chip`: that it runs on.
     """
     known = sizes_inside(record, call, sizes)
     flops = value_of(call.flops or record.flops, known)

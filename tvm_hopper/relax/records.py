@@ -142,10 +142,7 @@ def to_text(records: Sequence[FunctionRecord]) -> str:
 def from_text(text: str) -> tuple[FunctionRecord, ...]:
     """Read what `to_text` wrote.
 
-    Raises
-    ------
-    HopperError
-        Another version of the package wrote it.
+    - raises HopperError: another version of the package wrote it.
     """
     try:
         return tuple(_function(x) for x in json.loads(text))

@@ -110,18 +110,11 @@ def make_section(
 ) -> Section:
     """Return what a Relax function calls.
 
-    Parameters
-    ----------
-    caller : str
-        Its name.
-    functions : iterable of FunctionRecord
-        Those of the model.
-    sizes : mapping of str to int
-        Values of symbols.
-    chip : Chip
-        That it runs on.
-    measured : mapping of (str, str) to float
-        Microseconds by caller and function, instead of estimates.
+    - `caller`: its name.
+    - `functions`: those of the model.
+    - `sizes`: values of symbols.
+    - `chip`: that it runs on.
+    - `measured`: microseconds by caller and function, instead of estimates.
     """
     found = []
     for record in functions:

@@ -87,10 +87,7 @@ def must_follow(new: Use, is_write: bool, op: AsyncOp | None) -> bool:
 def build(body: Body, table: Mapping[str, AsyncOp]) -> Sequence:
     """Check a body and turn it into a tree.
 
-    Raises
-    ------
-    ValueError
-        Where a step is none that the table's operations, or a release, can be.
+    - raises ValueError: where a step is none that the table's operations, or a release, can be.
     """
     _check_names(body)
     _check_promised(body)

@@ -50,23 +50,11 @@ Placed = dict[Path, tuple[Sync, ...]]
 def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[Placement, ...]:
     """Return the syncs that a body lacks.
 
-    Parameters
-    ----------
-    body
-        What the threads of one agent run. Nothing is in flight before it; after it nothing
-        in flight touches registers or shared memory.
-    table
-        The asynchronous operations, by name.
-
-    Returns
-    -------
-    In program order. The result depends on the body alone, and is minimal (see the module).
-
-    Raises
-    ------
-    ValueError
-        For a step that its operation does not allow, and where threads that a branch divides would
-        have to meet.
+    - `body`: what the threads of one agent run. Nothing is in flight before it; after it nothing in
+      flight touches registers or shared memory.
+    - `table`: the asynchronous operations, by name.
+    - raises ValueError: for a step that its operation does not allow, and where threads that a
+      branch divides would have to meet.
     """
     tree = build(body, table)
     tree = _fold(tree, _promised(tree))

@@ -101,17 +101,9 @@ class WeightFormat:
 def grouped_weight(m: Extent, n: int, k: int, **form: Any) -> tvm.IRModule:
     """Return D[i, j] = sum of X[i, k] F[j, k].
 
-    Parameters
-    ----------
-    m, n, k : int or str
-        Rows of X, rows of F, and the depth; `m` may be the name of a symbol.
-    form
-        Of the weight, see `WeightFormat`; sums are float32.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(X, W, S, Z, D)`, Z if there is one.
+    - `m`, `n`, `k`: rows of X, rows of F, and the depth; `m` may be the name of a symbol.
+    - `form`: of the weight, see `WeightFormat`; sums are float32.
+    - returns: `main(X, W, S, Z, D)`, Z if there is one.
     """
     kind = WeightFormat(**form)
     rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))

@@ -20,17 +20,10 @@ NORM = {"axes": [-1], "epsilon": 1e-5}
 def legalize(build: Callable[..., Any], *tensors: Tensor) -> tvm.IRModule:
     """Return the PrimFuncs that an expression of tensors becomes, without the Relax function.
 
-    Parameters
-    ----------
-    build : callable
-        Takes a variable for each tensor and returns an expression, or a list of several outputs.
-    tensors : tuple of shape and dtype
-        A name in a shape is a symbolic extent, int64.
-
-    Returns
-    -------
-    module : IRModule
-        Each function with its own `global_symbol`, and arguments of names of their own.
+    - `build` (callable): takes a variable for each tensor and returns an expression, or a list of
+      several outputs.
+    - `tensors`: a name in a shape is a symbolic extent, int64.
+    - returns: each function with its own `global_symbol`, and arguments of names of their own.
     """
     symbols: dict[str, Any] = {}
     builder = relax.BlockBuilder()

@@ -127,15 +127,10 @@ def compare(
 ) -> list[Comparison]:
     """Compare every element that a run wrote, of every argument.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The kernel's arguments, in the order of the plain program's parameters.
-    values : dict
-        Their contents before the run.
-    whole : collection of str
-        Arguments whose every element is compared: all stores to them ran, and the other elements
-        must be those that the plain program leaves.
+    - `names`: the kernel's arguments, in the order of the plain program's parameters.
+    - `values` (dict): their contents before the run.
+    - `whole`: arguments whose every element is compared: all stores to them ran, and the other
+      elements must be those that the plain program leaves.
     """
     arguments = [values[name] for name in names]
     found = []
@@ -191,10 +186,7 @@ DENSE = 2  # a box holds at most so many times its elements, unless it is small
 def cover(places: np.ndarray) -> list[Box]:
     """Return boxes around elements, in the order of their first corners.
 
-    Parameters
-    ----------
-    places : numpy.ndarray
-        Indices of the elements, (count, dimensions).
+    - `places` (numpy.ndarray): indices of the elements, (count, dimensions).
     """
     return sorted(_cut(places)) if len(places) else []
 

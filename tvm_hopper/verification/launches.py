@@ -117,30 +117,18 @@ def run_launches(
 ) -> Result:
     """Run launches in order, each on the memory that earlier ones left.
 
-    Parameters
-    ----------
-    values : dict
-        Every argument of the entry, in order.
-    outputs : sequence of str
-        Arrays that hold nothing before the run.
-    blocks : sequence
-        For each launch a list of (x, y, z), the CTAs to run, or None for all. The tensors that a
-        partly run launch stores to count as written, and hold zeros elsewhere: all bytes, or those
-        that `rest` returns.
-    options : RunOptions
-        `budget_s` is the time for all launches. The writer of an element is the last launch that
-        wrote it.
-    shortcuts : dict or None
-        Parts that the run of each kernel leaves out; None: nothing. If that fails for one launch,
-        the result states this alone.
-    rest : callable or None
-        Returns, for a launch's number, the bytes of a tensor that its CTAs which do not run store
-        to, or None if unknown.
-
-    Returns
-    -------
-    Result
-        Arguments after the last launch; findings and steps of all.
+    - `values` (dict): every argument of the entry, in order.
+    - `outputs`: arrays that hold nothing before the run.
+    - `blocks` (sequence): for each launch a list of (x, y, z), the CTAs to run, or None for all.
+      The tensors that a partly run launch stores to count as written, and hold zeros elsewhere: all
+      bytes, or those that `rest` returns.
+    - `options`: `budget_s` is the time for all launches. The writer of an element is the last
+      launch that wrote it.
+    - `shortcuts`: parts that the run of each kernel leaves out; None: nothing. If that fails for
+      one launch, the result states this alone.
+    - `rest`: returns, for a launch's number, the bytes of a tensor that its CTAs which do not run
+      store to, or None if unknown.
+    - returns: arguments after the last launch; findings and steps of all.
     """
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     memory = _Memories(arrays, set(outputs))

@@ -117,10 +117,7 @@ POOL = 1_000_003  # numbers that are drawn; a prime, so that no row or tile is l
 def blank_memory(argument: Argument, size: int) -> np.ndarray:
     """Return zeroed memory that is allocated lazily.
 
-    Raises
-    ------
-    ValueError
-        The array would be too large to be filled here.
+    - raises ValueError: the array would be too large to be filled here.
     """
     if size > MAX_INPUT_BYTES:
         raise ValueError(

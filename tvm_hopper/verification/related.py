@@ -125,10 +125,7 @@ class Related:
     def with_needed(self, chosen: Mapping[int, Sequence[Block]]) -> list[list[Block] | None]:
         """Return the CTAs that run, of each launch; None: all of them.
 
-        Parameters
-        ----------
-        chosen : dict
-            CTAs by the number of their launch.
+        - `chosen`: CTAs by the number of their launch.
         """
         flags = self._flags(chosen)
         found = with_those_they_need(self.traffic, flags, self.groups, self.checked)

@@ -57,12 +57,8 @@ class Schedules:
 
         A finding of a run with fewer iterations counts only if a full run confirms it.
 
-        Parameters
-        ----------
-        left : callable
-            Seconds that are left of the budget.
-        known : callable
-            Whether a finding is known from an earlier run.
+        - `left`: seconds that are left of the budget.
+        - `known`: whether a finding is known from an earlier run.
         """
         shortcuts = self.savings.others if self.begun else self.savings.first
         result = self._once(policy, seed, left, shortcuts)

@@ -137,18 +137,11 @@ def special_numbers(
 ) -> Iterator[SpecialNumbers]:
     """Return the draws for one program: as many as its rows need, and a run may cost.
 
-    Parameters
-    ----------
-    arguments : dict
-        The kernel's, in the order of the program's parameters.
-    drawn : set of str
-        Those that the caller of `verify` does not give.
-    usual : Numbers
-        For arguments that are not reduced.
-    share : float
-        Of the rows, those that one run computes.
-    work : float
-        Steps of the program that one run does.
+    - `arguments` (dict): the kernel's, in the order of the program's parameters.
+    - `drawn`: those that the caller of `verify` does not give.
+    - `usual`: for arguments that are not reduced.
+    - `share`: of the rows, those that one run computes.
+    - `work`: steps of the program that one run does.
     """
     program = reference.program
     names = dict(zip(program.params, arguments, strict=True))

@@ -150,17 +150,9 @@ def remove(path: str | Path) -> None:
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:
     """Return the host function, with its kernels after it.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the files lie.
-    manifest : Manifest
-        As `check` returned it.
-
-    Raises
-    ------
-    HopperError
-        There are kernels, and this process cannot have TVM's CUDA runtime.
+    - `folder`: where the files lie.
+    - `manifest`: as `check` returned it.
+    - raises HopperError: there are kernels, and this process cannot have TVM's CUDA runtime.
     """
     import tvm
     import tvm_ffi

@@ -74,12 +74,9 @@ def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
     The request has `contest`, paths; `reference`, a path or None; `library`, the layout of a
     product that a library computes too, or None.
 
-    Returns
-    -------
-    reply : dict
-        `verdicts`, for each contender "equal", "wrong" or "unchecked" and why; `sustained` and
-        `single`, its times in seconds, round by round (none of one that is wrong); `library`, the
-        name of the last contender where that is a library.
+    - returns (dict): `verdicts`, for each contender "equal", "wrong" or "unchecked" and why;
+      `sustained` and `single`, its times in seconds, round by round (none of one that is wrong);
+      `library`, the name of the last contender where that is a library.
     """
     reference = request.get("reference")
     paths = [*request["contest"], *([reference] if reference else [])]

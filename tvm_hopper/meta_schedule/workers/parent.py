@@ -21,10 +21,7 @@ GRACE = 5.0  # seconds that an alarm leaves to the parent, whose message is the 
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
-    Parameters
-    ----------
-    parent : int
-        Process id that the parent has said of itself: it may be gone by now.
+    - `parent`: process id that the parent has said of itself: it may be gone by now.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

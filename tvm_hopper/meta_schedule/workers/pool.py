@@ -131,12 +131,8 @@ class WorkerPool:
     def submit(self, request: Mapping[str, Any], seconds: float | None = None) -> QueuedTask:
         """Queue a request; it fails at once if no worker is left.
 
-        Parameters
-        ----------
-        request : mapping
-            As JSON has it.
-        seconds : float, optional
-            Its deadline; None: that of the pool.
+        - `request` (mapping): as JSON has it.
+        - `seconds`: its deadline; None: that of the pool.
         """
         task = QueuedTask(request, seconds)
         with self._changed:

@@ -108,22 +108,12 @@ class WorkerProcess:
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Have a request answered.
 
-        Parameters
-        ----------
-        request : mapping
-            As JSON has it.
-        seconds : float
-            Deadline, from when the process has started.
-
-        Returns
-        -------
-        reply : dict
-            What its role returned; or `error`, a text, where that raised an exception.
-
-        Raises
-        ------
-        WorkerLost
-            It died, hung, or said that it cannot go on. The next call starts another.
+        - `request` (mapping): as JSON has it.
+        - `seconds`: deadline, from when the process has started.
+        - returns (dict): what its role returned; or `error`, a text, where that raised an
+          exception.
+        - raises WorkerLost: it died, hung, or said that it cannot go on. The next call starts
+          another.
         """
         self.start()
         return self._ask({**request, "deadline": seconds}, seconds, self._replies)

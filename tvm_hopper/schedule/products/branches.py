@@ -155,10 +155,7 @@ class ProductSite:
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     """Recognise a product on a copy of a schedule.
 
-    Raises
-    ------
-    ScheduleError
-        The block is no product that can be served.
+    - raises ScheduleError: the block is no product that can be served.
     """
     copy, same = twin(sch)
     block = as_block(copy, same(block))

@@ -97,12 +97,8 @@ def values_by_step(node: Any, depth: int) -> list[Any]:
 
     A copy brings at least 4 bytes of neighbours: several groups of a row, or values of rows.
 
-    Parameters
-    ----------
-    node
-        A decoder's block; its operand has rows along k.
-    depth
-        Of a step.
+    - `node`: a decoder's block; its operand has rows along k.
+    - `depth`: of a step.
     """
     decoder, store = find_decoder(node), node.body
     found: list[Any] = [] if decoder is None else [decoder.packed]

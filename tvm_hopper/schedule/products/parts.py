@@ -78,18 +78,11 @@ def in_parts(
 ) -> Candidates:
     """Return the tiles in each number of parts that may be worth it, whole ones in front.
 
-    Parameters
-    ----------
-    tiles : Candidates
-        Whole ones.
-    product : ProductShape
-        What is computed.
-    given : MatmulConfig
-        A number of parts in it is taken as it is.
-    chip : Chip
-        Where.
-    sizes : tuple of int
-        The numbers of parts to try where none is given.
+    - `tiles`: whole ones.
+    - `product`: what is computed.
+    - `given`: a number of parts in it is taken as it is.
+    - `chip`: where.
+    - `sizes`: the numbers of parts to try where none is given.
     """
     if given.parts > 1:
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
@@ -116,16 +109,10 @@ def in_clusters(
 ) -> Candidates:
     """Return the tiles alone, and in clusters that load for one another.
 
-    Parameters
-    ----------
-    tiles : Candidates
-        Whole ones and such in parts.
-    product : ProductShape
-        What is computed.
-    given : MatmulConfig
-        A cluster in it is taken as it is.
-    chip : Chip
-        Where.
+    - `tiles`: whole ones and such in parts.
+    - `product`: what is computed.
+    - `given`: a cluster in it is taken as it is.
+    - `chip`: where.
     """
     if given.cluster is not None:
         rows, columns = given.cluster

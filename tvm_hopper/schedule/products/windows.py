@@ -74,10 +74,7 @@ class Windows:
 def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
     """Recognise a product of windows; None for whatever else is there.
 
-    Raises
-    ------
-    ScheduleError
-        Windows that tensor maps cannot describe: the message names the tensor.
+    - raises ScheduleError: windows that tensor maps cannot describe: the message names the tensor.
     """
     nests = [x for x in ir.statements(func.body.block.body) if isinstance(x, ir.For)]
     by_name = {}
@@ -114,23 +111,11 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
 def split_groups(sch: s_tir.Schedule, block: str) -> tirx.PrimFunc:
     """Cut rows into groups that read one matrix each: B[E[i // 128], j, k] becomes B[E[g], j, k].
 
-    Parameters
-    ----------
-    sch : Schedule
-        Of one function, changed in place: the block's row is a group and a row in it, where groups
-        are whole.
-    block : str
-        The multiply-add.
-
-    Returns
-    -------
-    func : PrimFunc
-        The function, with plain indices.
-
-    Raises
-    ------
-    ScheduleError
-        The last group may have fewer rows.
+    - `sch`: of one function, changed in place: the block's row is a group and a row in it, where
+      groups are whole.
+    - `block`: the multiply-add.
+    - returns: the function, with plain indices.
+    - raises ScheduleError: the last group may have fewer rows.
     """
     node = sch.get(sch.get_sblock(block))
     found = [(i, size) for i, x in enumerate(node.iter_vars) if (size := _group_size(node, x))]

@@ -34,18 +34,13 @@ BESIDE = 2.0**-22  # the error that small results have in any case
 class ActivationText:
     """An operator and what it computes.
 
-    Attributes
-    ----------
-    name
-        The operator's.
-    logarithm
-        The constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0. By Lawson's
-        algorithm in float64, errors divided by the larger of the value and 2^-14, or (folded) by
-        their sum with 2^-10.
-    error
-        The largest error, in parts of the exact value, and BESIDE.
-    folded
-        The power of x from which on the sum, divided by it, is minus its absolute value; None: no.
+    - `name`: the operator's.
+    - `logarithm`: the constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0.
+      By Lawson's algorithm in float64, errors divided by the larger of the value and 2^-14, or
+      (folded) by their sum with 2^-10.
+    - `error`: the largest error, in parts of the exact value, and BESIDE.
+    - `folded`: the power of x from which on the sum, divided by it, is minus its absolute value;
+      None: no.
     """
 
     name: str

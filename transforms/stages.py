@@ -43,19 +43,12 @@ Place = Literal["early", "hook", "late", "host"]
 class Stage:
     """A stage of the lowering: a sequence of passes.
 
-    Parameters
-    ----------
-    name : str
-        Unique.
-    place : str
-        Where in TVM's list it runs: "early", on scheduled functions; "hook", where regions are
-        exact and blocks still exist; "late", on flat buffers; "host", after TVM's last pass.
-    leaves : str
-        What the kernel is like after it.
-    passes : tuple
-        Makers of the passes, in order.
-    when : callable, optional
-        Whether a function takes the stage; one that does not never meets its passes.
+    - `name`: unique.
+    - `place`: where in TVM's list it runs: "early", on scheduled functions; "hook", where regions
+      are exact and blocks still exist; "late", on flat buffers; "host", after TVM's last pass.
+    - `leaves`: what the kernel is like after it.
+    - `passes`: makers of the passes, in order.
+    - `when`: whether a function takes the stage; one that does not never meets its passes.
     """
 
     name: str

@@ -32,14 +32,9 @@ BARRIER_BYTES = 2 * MBARRIER_BYTES  # of a slot: one full and one empty barrier
 class SharedArray:
     """One array in shared memory, or one slot of a ring.
 
-    Attributes
-    ----------
-    name
-        For messages and `explain`.
-    num_bytes
-        Size.
-    alignment
-        Bytes; less than `MIN_ALIGNMENT` counts as that.
+    - `name`: for messages and `explain`.
+    - `num_bytes`: size.
+    - `alignment`: bytes; less than `MIN_ALIGNMENT` counts as that.
     """
 
     name: str
@@ -60,12 +55,8 @@ def shared_array(buffer: ir.Var, noted_alignment: int = 0) -> SharedArray:
 class SharedMemory:
     """Arrays of one kernel; two of them overlap where both are never alive at once.
 
-    Attributes
-    ----------
-    arrays
-        In any order.
-    overlays
-        Pairs of positions in `arrays` that may lie in the same bytes (`lifetimes`).
+    - `arrays`: in any order.
+    - `overlays`: pairs of positions in `arrays` that may lie in the same bytes (`lifetimes`).
     """
 
     arrays: tuple[SharedArray, ...]

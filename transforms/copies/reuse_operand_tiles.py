@@ -44,16 +44,10 @@ from .share_equal_tiles import share_equal_tiles
 class TileReuse:
     """A staged output that takes the place of an operand.
 
-    Attributes
-    ----------
-    block : SBlock
-        It allocates both.
-    nest : For
-        The loops that compute the output, with one statement.
-    store : BufferStore
-        That statement.
-    sum : TensorLoad
-        The element of the accumulator that it reads.
+    - `block`: it allocates both.
+    - `nest`: the loops that compute the output, with one statement.
+    - `store`: that statement.
+    - `sum`: the element of the accumulator that it reads.
     """
 
     block: ir.SBlock

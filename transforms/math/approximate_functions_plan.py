@@ -70,16 +70,10 @@ TANH = (0.9999998807907104, -0.33331361413002014, 0.13270974159240723, -0.047553
 class ShortFunction:
     """A pattern, its replacement, and the error of the replacement.
 
-    Attributes
-    ----------
-    form
-        As a reader would write it.
-    match
-        Returns the argument where an expression has the form, else None.
-    build
-        Makes the replacement of an argument.
-    error
-        The largest error, in parts of the exact value, and 2^-125 next to that.
+    - `form`: as a reader would write it.
+    - `match`: returns the argument where an expression has the form, else None.
+    - `build`: makes the replacement of an argument.
+    - `error`: the largest error, in parts of the exact value, and 2^-125 next to that.
     """
 
     form: str

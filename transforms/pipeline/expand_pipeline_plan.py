@@ -28,14 +28,9 @@ class LoadAhead:
     It runs as many iterations ahead as its ring has slots next to the one that is read, and those
     that are left to stores and to statements that run later.
 
-    Attributes
-    ----------
-    iteration
-        What binds the number of its trip.
-    load
-        The block.
-    feeds
-        The statement that first reads rows of what it loads, for tensor cores.
+    - `iteration`: what binds the number of its trip.
+    - `load`: the block.
+    - `feeds`: the statement that first reads rows of what it loads, for tensor cores.
     """
 
     trip: tirx.Bind

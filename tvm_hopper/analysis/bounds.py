@@ -22,12 +22,9 @@ MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 class Bounds:
     """Bounds of indices that a predicate implies.
 
-    Attributes
-    ----------
-    below
-        For each index an exclusive upper bound, None for an index that the predicate leaves alone.
-    from_zero
-        For each index whether the predicate says that it is not negative.
+    - `below`: for each index an exclusive upper bound, None for an index that the predicate leaves
+      alone.
+    - `from_zero`: for each index whether the predicate says that it is not negative.
     """
 
     below: tuple[Any, ...]

@@ -27,14 +27,9 @@ from tvm_hopper import ir
 class Box:
     """Loops over the elements of a buffer that a nest stores.
 
-    Attributes
-    ----------
-    loop_vars
-        One for each dimension of the buffer, from 0.
-    extents
-        Of the loops; 1 where the nest stays at one place.
-    base
-        Where the box begins, an index for each dimension.
+    - `loop_vars`: one for each dimension of the buffer, from 0.
+    - `extents`: of the loops; 1 where the nest stays at one place.
+    - `base`: where the box begins, an index for each dimension.
     """
 
     loop_vars: tuple[ir.Var, ...]

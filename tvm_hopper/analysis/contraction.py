@@ -32,14 +32,9 @@ CASTS_NEEDED = (
 class Factor:
     """One factor of a product, as it is written.
 
-    Attributes
-    ----------
-    expr
-        The whole expression.
-    casts
-        Types that it is cast to, the outermost first.
-    load
-        The load without its casts; None if the factor is computed inside the product.
+    - `expr`: the whole expression.
+    - `casts`: types that it is cast to, the outermost first.
+    - `load`: the load without its casts; None if the factor is computed inside the product.
     """
 
     expr: Any
@@ -90,16 +85,10 @@ class Product:
 class Sides:
     """Variables of a product by what moves with them, each group in the order given.
 
-    Attributes
-    ----------
-    left, right
-        They move the output and one of the factors.
-    reduction
-        They move both factors and not the output.
-    batch
-        They move the output and both factors.
-    rest
-        They move one factor alone, the output alone, or nothing.
+    - `left`, `right`: they move the output and one of the factors.
+    - `reduction`: they move both factors and not the output.
+    - `batch`: they move the output and both factors.
+    - `rest`: they move one factor alone, the output alone, or nothing.
     """
 
     left: tuple[Any, ...]
@@ -113,14 +102,9 @@ class Sides:
 class Contraction:
     """A statement that adds products to an element of a tensor.
 
-    Attributes
-    ----------
-    store
-        The statement.
-    products
-        What it adds, in the order of the sum; at least one.
-    initial
-        Value that the sum starts from, of the block's own `init`; None if it has none.
+    - `store`: the statement.
+    - `products`: what it adds, in the order of the sum; at least one.
+    - `initial`: value that the sum starts from, of the block's own `init`; None if it has none.
     """
 
     store: Any

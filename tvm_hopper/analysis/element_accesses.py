@@ -33,17 +33,11 @@ SYMBOL = 4096  # stands for an extent that is known at run time only
 class ElementAccess:
     """A tensor that is accessed element by element.
 
-    Attributes
-    ----------
-    tensor : str
-        Its name.
-    num_bytes : int
-        Bytes that a thread accesses at once.
-    fetched : int
-        Bytes of memory after each access: no more than a sector, fewer where a thread's elements
-        are neighbors.
-    is_store : bool
-        It is written.
+    - `tensor`: its name.
+    - `num_bytes`: bytes that a thread accesses at once.
+    - `fetched`: bytes of memory after each access: no more than a sector, fewer where a thread's
+      elements are neighbors.
+    - `is_store`: it is written.
     """
 
     tensor: str

@@ -50,10 +50,7 @@ def _names(func: tirx.PrimFunc) -> tuple[str, ...]:
 class HopperRule(ScheduleRule):
     """A rule that applies a schedule helper; functions that it refuses go to the next rule.
 
-    Parameters
-    ----------
-    decisions : list of Decision, optional
-        List that records each decision; None: a new list.
+    - `decisions`: list that records each decision; None: a new list.
     """
 
     name: ClassVar[str]

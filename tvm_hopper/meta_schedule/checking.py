@@ -40,10 +40,7 @@ Check = Callable[[Problem, Configuration], Verdict]
 class Simulated:
     """Run one schedule of the roles on chosen thread blocks, and compare values.
 
-    Parameters
-    ----------
-    seconds : float
-        After which a kernel that is too large is left unchecked.
+    - `seconds`: after which a kernel that is too large is left unchecked.
     """
 
     seconds: float = 60.0

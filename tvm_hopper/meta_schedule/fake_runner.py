@@ -33,14 +33,9 @@ WARNING = "FAKE: nothing is measured; the times are those of the written model, 
 class FakeRunner(PyRunner):
     """Reports the written model's times with noise, the same ones for the same seed.
 
-    Parameters
-    ----------
-    seed : int
-        Of the noise.
-    noise : float
-        Its standard deviation, as a share of the time.
-    keep_artifacts : bool
-        Whether artifacts are left where they are.
+    - `seed`: of the noise.
+    - `noise`: its standard deviation, as a share of the time.
+    - `keep_artifacts`: whether artifacts are left where they are.
     """
 
     def __init__(self, seed: int = 0, noise: float = 0.01, keep_artifacts: bool = False) -> None:

@@ -99,20 +99,12 @@ class Bench:
 class Finals:
     """Compares and checks the best trials of problems, and writes what came of it.
 
-    Parameters
-    ----------
-    database : Database
-        With the trials.
-    append : callable
-        Writes a line into the log, and into the database.
-    bench : Bench
-        Where finalists are built and compared.
-    check : callable
-        Judges a winner that was not compared with a reference.
-    is_users : bool
-        Whether `check` is the user's: then it checks every winner.
-    schedule : callable
-        Schedules configurations, see `schedulers.scheduled_here`.
+    - `database`: with the trials.
+    - `append`: writes a line into the log, and into the database.
+    - `bench`: where finalists are built and compared.
+    - `check`: judges a winner that was not compared with a reference.
+    - `is_users`: whether `check` is the user's: then it checks every winner.
+    - `schedule`: schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(

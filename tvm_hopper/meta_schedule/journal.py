@@ -229,16 +229,9 @@ def _check_header(row: dict[str, Any], number: int, path: Path) -> None:
 class Journal:
     """The log of a work folder, open for one process that appends to it.
 
-    Parameters
-    ----------
-    folder : Path
-        The work folder; made if it is not there.
-
-    Raises
-    ------
-    TuningError
-        Another process writes there, what is there is no work folder of ours, or other versions
-        than this process' wrote it.
+    - `folder`: the work folder; made if it is not there.
+    - raises TuningError: another process writes there, what is there is no work folder of ours, or
+      other versions than this process' wrote it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -23,18 +23,11 @@ _open: weakref.WeakSet[PooledRunner] = weakref.WeakSet()
 class PooledRunner(PyRunner):
     """Base class of runners that measure artifacts by a pool of workers.
 
-    Parameters
-    ----------
-    pool : WorkerPool
-        Who measures.
-    about : function
-        Returns what is known of a worker's device, by the worker's name.
-    correct : bool
-        Whether the seconds that MetaSchedule gets are those at the highest clock.
-    keep_artifacts : bool
-        Whether an artifact stays where it is when it has been measured.
-    repeats : int, optional
-        Of each kernel; None: by its duration.
+    - `pool`: who measures.
+    - `about` (function): returns what is known of a worker's device, by the worker's name.
+    - `correct`: whether the seconds that MetaSchedule gets are those at the highest clock.
+    - `keep_artifacts`: whether an artifact stays where it is when it has been measured.
+    - `repeats`: of each kernel; None: by its duration.
     """
 
     def __init__(

@@ -96,10 +96,7 @@ def kernel_name(sch: s_tir.Schedule) -> str:
 class Schedulers:
     """Processes that schedule.
 
-    Parameters
-    ----------
-    count : int
-        How many; 0: none, this process does.
+    - `count`: how many; 0: none, this process does.
     """
 
     def __init__(self, count: int) -> None:

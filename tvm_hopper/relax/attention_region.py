@@ -45,14 +45,10 @@ INDEX_ARITHMETIC = {
 class OutlinedAttention:
     """A module whose function "main" is an attention, and what its parameters stand for.
 
-    Attributes
-    ----------
-    mod : IRModule
-        With operators.
-    inputs : tuple of (Var, Expr, str)
-        Each parameter, the caller's tensor, and the type to which that is cast before.
-    result : Var
-        The caller's result.
+    - `mod` (IRModule): with operators.
+    - `inputs` (tuple of (Var, Expr, str)): each parameter, the caller's tensor, and the type to
+      which that is cast before.
+    - `result` (Var): the caller's result.
     """
 
     mod: Any

@@ -35,12 +35,8 @@ NAME_LENGTH = 200  # characters of a fused function's name
 class CallGroup:
     """Calls that become one.
 
-    Attributes
-    ----------
-    calls : tuple of VarBinding
-        In the order of the block.
-    outputs : tuple of Var
-        Results of calls that something outside of the group reads.
+    - `calls` (tuple of VarBinding): in the order of the block.
+    - `outputs` (tuple of Var): results of calls that something outside of the group reads.
     """
 
     calls: tuple[Any, ...]
@@ -147,10 +143,7 @@ def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
 class CallGraph:
     """The calls of one dataflow block, and the groups that they are in.
 
-    Parameters
-    ----------
-    func, block : Function, DataflowBlock
-        Whose bindings these are.
+    - `func`, `block` (Function, DataflowBlock): whose bindings these are.
     """
 
     def __init__(self, func: relax.Function, block: Any) -> None:

@@ -30,14 +30,10 @@ ROWS = "rows"  # the name of their number: calls say what it is, as batch * leng
 class FlatFunction:
     """A function whose leading dimensions were made one.
 
-    Attributes
-    ----------
-    func : PrimFunc
-        As it is now.
-    lead : int
-        How many dimensions were made one.
-    flattened : tuple of bool
-        Of each tensor among the parameters: whether its leading dimensions are among them.
+    - `func`: as it is now.
+    - `lead`: how many dimensions were made one.
+    - `flattened`: of each tensor among the parameters: whether its leading dimensions are among
+      them.
     """
 
     func: tirx.PrimFunc

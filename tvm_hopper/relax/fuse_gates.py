@@ -45,13 +45,7 @@ GATES = 2
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseGates")
 class FuseGates:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options

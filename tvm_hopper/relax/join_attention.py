@@ -45,10 +45,7 @@ OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
 class JoinAttention:
     """See the module's docstring for the rewrite.
 
-    Parameters
-    ----------
-    options : ModelOptions, optional
-        Without `accumulate` weights are not rounded where the model does not say so.
+    - `options`: without `accumulate` weights are not rounded where the model does not say so.
     """
 
     def __init__(self, options: ModelOptions | None = None) -> None:

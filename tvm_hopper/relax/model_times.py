@@ -45,12 +45,8 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 class Cost:
     """What some calls cost; None: not known.
 
-    Attributes
-    ----------
-    flops, num_bytes : float or None
-        Operations; bytes of tensors, each once.
-    microseconds : float or None
-        Estimated, or measured.
+    - `flops`, `num_bytes`: operations; bytes of tensors, each once.
+    - `microseconds`: estimated, or measured.
     """
 
     flops: float | None = 0.0

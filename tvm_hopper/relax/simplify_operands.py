@@ -32,18 +32,11 @@ MATMUL, PERMUTE, REPEAT, CAST, RESHAPE = (
 class StoredOperand:
     """An operand of a product, as its source and what is done to that.
 
-    Attributes
-    ----------
-    source
-        A tensor.
-    lead
-        Whether the operand has dimensions in front of its last two that the source lacks.
-    is_turned
-        Whether its last two dimensions are the source's, swapped.
-    dtype
-        Its type.
-    steps
-        How many operations lie in between.
+    - `source`: a tensor.
+    - `lead`: whether the operand has dimensions in front of its last two that the source lacks.
+    - `is_turned`: whether its last two dimensions are the source's, swapped.
+    - `dtype`: its type.
+    - `steps`: how many operations lie in between.
     """
 
     source: Any

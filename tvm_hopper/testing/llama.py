@@ -28,18 +28,12 @@ ATTENTIONS = ("plain", "paged", "none")
 class LlamaShape:
     """Sizes of a Llama, in elements; those of Llama-3-8B where nothing else is said.
 
-    Attributes
-    ----------
-    hidden : int
-        Width of the residual stream.
-    heads, kv_heads : int
-        Heads of queries, and of keys and values.
-    head : int
-        Width of a head.
-    inner : int
-        Width between gate, up and down.
-    vocabulary, layers : int
-        Tokens, of which 0 leaves out the product that scores them; and blocks one after another.
+    - `hidden`: width of the residual stream.
+    - `heads`, `kv_heads`: heads of queries, and of keys and values.
+    - `head`: width of a head.
+    - `inner`: width between gate, up and down.
+    - `vocabulary`, `layers`: tokens, of which 0 leaves out the product that scores them; and blocks
+      one after another.
     """
 
     hidden: int = 4096

@@ -79,20 +79,12 @@ EPILOGUES: dict[str, Epilogue] = {
 class MatmulForm:
     """How a product is written down.
 
-    Attributes
-    ----------
-    acc_dtype : str
-        Element type of the sum.
-    cast : str
-        "before" or "after" the product, or "none" when `acc_dtype` is the operands' type.
-    cast_stage : bool
-        The cast of the operands is a te stage of its own.
-    swap : bool
-        Multiply B by A instead of A by B.
-    batch : bool
-        A and C get a leading dimension of one.
-    index : str
-        Type of the loop variables, "int32" or "int64".
+    - `acc_dtype`: element type of the sum.
+    - `cast`: "before" or "after" the product, or "none" when `acc_dtype` is the operands' type.
+    - `cast_stage`: the cast of the operands is a te stage of its own.
+    - `swap`: multiply B by A instead of A by B.
+    - `batch`: a and C get a leading dimension of one.
+    - `index`: type of the loop variables, "int32" or "int64".
     """
 
     acc_dtype: str = "float32"

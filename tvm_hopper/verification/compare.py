@@ -20,17 +20,13 @@ from tvm_hopper.sim.races.writers import ElementWriters
 class Comparison:
     """One output of one run.
 
-    Attributes
-    ----------
-    whole : bool
-        Unwritten elements are compared, too.
-    compared, exact, wrong, unknown : int
-        Elements that were compared; of these, those that must agree bit for bit; those that do not
-        agree; those without a known bound, which were not compared.
-    share : float
-        The largest difference, as a share of its bound, where elements need not agree exactly.
-    first : tuple of int or None
-        Index of the first wrong element.
+    - `whole`: unwritten elements are compared, too.
+    - `compared`, `exact`, `wrong`, `unknown`: elements that were compared; of these, those that
+      must agree bit for bit; those that do not agree; those without a known bound, which were not
+      compared.
+    - `share`: the largest difference, as a share of its bound, where elements need not agree
+      exactly.
+    - `first`: index of the first wrong element.
     """
 
     name: str

@@ -36,18 +36,11 @@ Rest = Callable[[int, str], np.ndarray | None]  # (launch, tensor) -> bytes
 class BoundLaunch:
     """One launch of the host function with the kernel that it names.
 
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        The device function.
-    setup : dict
-        params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
-    workspaces : dict
-        Workspaces that the host function allocated for its kernels, by name.
-    num_sms : int
-        Multiprocessors of the device.
-    promised : frozenset of str
-        Arguments that no launch before the call in its stream writes.
+    - `func` (tvm.tirx.PrimFunc): the device function.
+    - `setup` (dict): params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
+    - `workspaces`: workspaces that the host function allocated for its kernels, by name.
+    - `num_sms`: multiprocessors of the device.
+    - `promised`: arguments that no launch before the call in its stream writes.
     """
 
     func: Any
@@ -211,12 +204,8 @@ def _of_launch(events: list[TimelineEvent], launch: int, findings: int) -> list[
 class _Memories:
     """The tensors of one run, and which of their bytes hold something.
 
-    Attributes
-    ----------
-    empty : set of str
-        Tensors that hold only values that launches wrote.
-    written : dict
-        One flag for each byte of such a tensor.
+    - `empty`: tensors that hold only values that launches wrote.
+    - `written` (dict): one flag for each byte of such a tensor.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], empty: set[str]) -> None:

@@ -16,19 +16,10 @@ EVERY_LOG_S = 10.0  # elsewhere, where each line stays
 class ProgressLine:
     """Prints the current step from time to time, while it is entered.
 
-    Parameters
-    ----------
-    wanted : bool or None
-        None: if the stream is a terminal, so that logs stay as they are.
-    stream : file, optional
-        Left out, stderr.
-    name : str
-        The work in progress, as a prefix.
-
-    Attributes
-    ----------
-    text : str
-        The current step.
+    - `wanted`: none: if the stream is a terminal, so that logs stay as they are.
+    - `stream`: left out, stderr.
+    - `name`: the work in progress, as a prefix.
+    - `text` (str): the current step.
     """
 
     def __init__(

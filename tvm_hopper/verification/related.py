@@ -24,10 +24,7 @@ Block = tuple[int, ...]
 class Related:
     """Accesses of a function's launches to tensors that some of them store.
 
-    Attributes
-    ----------
-    last : tuple of int
-        Launches that are the last to store to some tensor of the caller.
+    - `last` (tuple of int): launches that are the last to store to some tensor of the caller.
     """
 
     launches: Sequence[BoundLaunch]

@@ -36,21 +36,14 @@ POOL = 1 << 20
 class SpecialNumbers:
     """Fills arguments for one draw.
 
-    Attributes
-    ----------
-    draw : int
-        Number of the draw.
-    axes : dict
-        Axes that are reduced, by argument; a float argument that is missing gets normal numbers.
-    signs : tuple of int
-        1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
-    masks : bool
-        Whether some elements are -inf.
-    usual : Numbers
-        Numbers of arguments that are not floats, or not reduced.
-    placement : int
-        Number of the draw among those for other places of the maximum, which every row has then;
-        -1: it is none of them.
+    - `draw`: number of the draw.
+    - `axes`: axes that are reduced, by argument; a float argument that is missing gets normal
+      numbers.
+    - `signs`: 1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
+    - `masks`: whether some elements are -inf.
+    - `usual`: numbers of arguments that are not floats, or not reduced.
+    - `placement`: number of the draw among those for other places of the maximum, which every row
+      has then; -1: it is none of them.
     """
 
     draw: int

@@ -37,22 +37,13 @@ class TensorArgument:
 class Manifest:
     """The manifest of an artifact.
 
-    Attributes
-    ----------
-    entry
-        Name of the host function.
-    arguments
-        In its order.
-    kernels
-        What TVM's runtime has to know of each kernel to launch it, by name.
-    target
-        What it was built for, as TVM's JSON.
-    versions
-        Of the packages that built it.
-    digests
-        SHA-256 of each other file.
-    predicted_seconds
-        By the written model; what fake devices report.
+    - `entry`: name of the host function.
+    - `arguments`: in its order.
+    - `kernels`: what TVM's runtime has to know of each kernel to launch it, by name.
+    - `target`: what it was built for, as TVM's JSON.
+    - `versions`: of the packages that built it.
+    - `digests`: SHA-256 of each other file.
+    - `predicted_seconds`: by the written model; what fake devices report.
     """
 
     entry: str

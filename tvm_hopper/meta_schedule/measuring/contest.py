@@ -107,12 +107,8 @@ def _shapes(arguments: Arguments) -> list[tuple[Any, ...]]:
 class Contest:
     """Functions of the same arguments on the GPU of this process.
 
-    Parameters
-    ----------
-    bench : GpuBench
-        With the driver, and what measurements share.
-    arguments : tuple of TensorArgument
-        Of each function.
+    - `bench` (GpuBench): with the driver, and what measurements share.
+    - `arguments`: of each function.
     """
 
     def __init__(self, bench: Any, arguments: Arguments) -> None:

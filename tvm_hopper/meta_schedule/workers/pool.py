@@ -90,18 +90,11 @@ class _Post:
 class WorkerPool:
     """Workers that take tasks from one queue, a thread for each.
 
-    Parameters
-    ----------
-    stations : sequence of Station
-        To begin with.
-    seconds : float
-        Deadline of a task.
-    attempts : int
-        Workers that a task may break before it fails.
-    retire_after : int
-        Times in a row that a worker may break.
-    waits : bool
-        Whether tasks wait while there is no worker, since others may come (`add`).
+    - `stations`: to begin with.
+    - `seconds`: deadline of a task.
+    - `attempts`: workers that a task may break before it fails.
+    - `retire_after`: times in a row that a worker may break.
+    - `waits`: whether tasks wait while there is no worker, since others may come (`add`).
     """
 
     def __init__(

@@ -40,18 +40,11 @@ class WorkerGone(WorkerLost):
 class WorkerProcess:
     """A process that answers requests, one at a time; started on the first, replaced after a loss.
 
-    Parameters
-    ----------
-    name : str
-        In messages, e.g. "GPU 3".
-    role : str
-        What it does: a key of `worker.ROLES`.
-    settings : dict
-        For its role, as JSON has it.
-    environment : mapping, optional
-        Variables that it gets next to those of this process.
-    start_seconds : float
-        Until it has said that it is ready.
+    - `name`: in messages, e.g. "GPU 3".
+    - `role`: what it does: a key of `worker.ROLES`.
+    - `settings` (dict): for its role, as JSON has it.
+    - `environment`: variables that it gets next to those of this process.
+    - `start_seconds`: until it has said that it is ready.
     """
 
     def __init__(

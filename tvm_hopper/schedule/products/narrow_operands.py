@@ -20,13 +20,9 @@ from tvm_hopper.facts.programming_model import WORD_BYTES
 class Decoder:
     """What a block computes an operand from.
 
-    Attributes
-    ----------
-    load
-        The load of the packed tensor: each element of it makes one or several neighbours of the
-        operand, and no other load is of as many bytes.
-    num_bytes
-        In memory for each element of the operand, of the packed tensor.
+    - `load`: the load of the packed tensor: each element of it makes one or several neighbours of
+      the operand, and no other load is of as many bytes.
+    - `num_bytes`: in memory for each element of the operand, of the packed tensor.
     """
 
     load: Any

@@ -72,14 +72,9 @@ def check_operands_stay(reader: Any, problems: Sequence[Any], where: str) -> Non
 class Gather:
     """Epilogues that take several elements of a row of the product for each of their own.
 
-    Attributes
-    ----------
-    count
-        Columns of the product for each of the output.
-    columns
-        A tile of whole multiples of these holds all that its outputs take.
-    starts
-        By the output's tensor: the product's column that belongs to its first one.
+    - `count`: columns of the product for each of the output.
+    - `columns`: a tile of whole multiples of these holds all that its outputs take.
+    - `starts`: by the output's tensor: the product's column that belongs to its first one.
     """
 
     count: int

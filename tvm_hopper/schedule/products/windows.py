@@ -32,22 +32,14 @@ from .recognize import check_plain_loops, product_loads
 class Windows:
     """A product whose one operand is read by windows.
 
-    Attributes
-    ----------
-    node
-        The block.
-    load
-        The operand as the block reads it.
-    source
-        What lies in memory there, of the tensor that `pad` fills around, if there is a pad.
-    condition
-        Where it lies in memory; None: everywhere.
-    pad
-        The tensor that the pad's block writes; None without one.
-    rows
-        Variables, by position, that move the output and this operand, as its dimensions follow.
-    steps
-        By how many elements of its dimension each of them moves.
+    - `node`: the block.
+    - `load`: the operand as the block reads it.
+    - `source`: what lies in memory there, of the tensor that `pad` fills around, if there is a pad.
+    - `condition`: where it lies in memory; None: everywhere.
+    - `pad`: the tensor that the pad's block writes; None without one.
+    - `rows`: variables, by position, that move the output and this operand, as its dimensions
+      follow.
+    - `steps`: by how many elements of its dimension each of them moves.
     """
 
     node: Any

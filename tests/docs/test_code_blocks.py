@@ -19,9 +19,19 @@ COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
 WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in blocks(path))]
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
-# The last one is processes and timeouts, which tests/meta_schedule/test_rpc.py has, too.
-*QUICK, WITH_MANY_PROCESSES = TUTORIALS
-RUN = [*WITH_PYTHON, *QUICK, pytest.param(WITH_MANY_PROCESSES, marks=pytest.mark.slow)]
+# Tuning runs are processes and timeouts, which tests/meta_schedule has, too.
+TUNING_RUNS = {"03_tuning_a_matmul", "08_many_gpus"}
+RUN = [
+    *WITH_PYTHON,
+    *(
+        pytest.param(path, marks=pytest.mark.slow) if path.stem in TUNING_RUNS else path
+        for path in TUTORIALS
+    ),
+]
+
+
+def test_the_tuning_runs_are_there() -> None:
+    assert {path.stem for path in TUTORIALS} > TUNING_RUNS
 
 
 def name_of(path: Path) -> str:

@@ -192,7 +192,7 @@ STAGES = (
             launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
             # threads and thread blocks are final, and clusters that share something
             launch.PlaceThreadBlocks,
-            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
+            launch.RecordModelChoice,  # no later pass reads the mark of such a kernel
             launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
             launch.AddCacheHints,  # vectors become PTX instructions
@@ -230,7 +230,7 @@ STAGES = (
     ),
 )
 _STAGES_BY_PASS = {PREFIX + make.__name__: stage for stage in STAGES for make in stage.passes}
-# What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
+# Requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
     reductions.ReduceAcrossThreads,
     sync.InsertSyncs,

@@ -52,7 +52,7 @@ class MapDim:
 class TmaTransfer(PlannedCopy):
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
-    Of several `row_dims` the first one is the outermost of the tile; one row needs none.
+    The first of several `row_dims` is the outermost of the tile; one row needs none.
     """
 
     dims: tuple[MapDim, ...]

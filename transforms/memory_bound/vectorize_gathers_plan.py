@@ -181,7 +181,7 @@ class _Elements:
 def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the outermost loads and choices of a value, with the two sides of each choice.
 
-    What is after the first operand of `and` and `or` may not be there to load.
+    Later operands of `and` and `or` are left out: they may not be there to load.
     """
     found: list[tuple[Any, tuple[Any, ...]]] = []
 

@@ -240,7 +240,7 @@ def _registers(
 ) -> tuple[tuple[int, ...], int] | None:
     """Return what one iteration of a loop reads of the sum, and the step to the next, if even.
 
-    Of loops around it, all iterations.
+    It covers all iterations of the loops around it.
     """
     if ir.static_int(loop.extent) is None or int(loop.extent) < 2 or not ir.is_const(loop.min, 0):
         return None

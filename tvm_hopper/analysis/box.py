@@ -126,7 +126,7 @@ def _size_of(total: Any) -> int | None:
 def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:
     """Return the terms of a condition that are about the nest's loops and nothing else.
 
-    What cuts a tile where its tensor ends depends on where the tile lies, and the box does not.
+    A tensor's end cuts tiles by where they lie, on which the box does not depend.
     """
     variables = [x.loop_var for x in loops]
 

@@ -21,7 +21,7 @@ from tvm_hopper.schedule.attention.recognize import recognize
 from .decisions import NOT_APPLICABLE, Decision, is_scheduled
 from .rule import HopperRule
 
-# What would follow from the number of rows and heads, and decides in which order keys are summed.
+# Fields that decide the order of sums over keys; the choice would depend on rows and heads.
 INVARIANT: dict[str, Any] = {"consumers": 2, "splits": 1, "packs": False}
 
 

@@ -95,7 +95,7 @@ def rules(
     config : configuration, optional
         Fixed fields of all configurations of its class.
     batch_invariant : bool
-        Of `Matmul` and `Attention`.
+        Option of `Matmul` and `Attention`.
 
     Raises
     ------

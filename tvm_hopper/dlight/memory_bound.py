@@ -118,7 +118,7 @@ class PointwiseRule(MemoryBoundRule):
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.
 
-        What only reshapes is left alone: relax recognises it by its plain form, and copies nothing.
+        A reshape is left alone: relax recognises its plain form, and copies nothing.
         """
         if is_reshape(sch.mod["main"]):
             raise cannot_schedule(

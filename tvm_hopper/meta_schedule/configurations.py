@@ -76,7 +76,7 @@ def as_text(config: Configuration) -> str:
 def is_built_in(config: Configuration) -> bool:
     """Tell whether a configuration leaves every choice to the package.
 
-    Of what sums are made of belongs to the function, and is no choice.
+    The type of sums belongs to the function, and is no choice.
     """
     made: type[Any] = type(config)
     given = {"accumulate": config.accumulate} if isinstance(config, MatmulConfig) else {}

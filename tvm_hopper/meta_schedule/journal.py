@@ -164,7 +164,7 @@ def _are_bounds(bounds: Any) -> bool:
     )
 
 
-# Of a kind of rows: a field, whether a value of it is legal, and what is needed.
+# For each kind of row: a field, a test of its value, and what is needed.
 VALUES: dict[str, tuple[tuple[str, Callable[[Any], bool], str], ...]] = {
     "trial": (("seconds", _are_times, "times above 0, at least one"),),
     "check": (

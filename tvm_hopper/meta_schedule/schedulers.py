@@ -3,7 +3,7 @@
     schedulers = Schedulers(8)
     schedulers.schedule(problem, [(config, True), ..])    modules, kernels' names; None: refused
 
-What a process could not answer is scheduled here, as everything is without processes.
+If a process gives no answer, or there are none, this process schedules.
 """
 
 from __future__ import annotations

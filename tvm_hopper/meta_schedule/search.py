@@ -217,7 +217,7 @@ class Search:
     def _improvements(self, pending: Sequence[int] = ()) -> Floats:
         """Return the part of the best time that each configuration is expected to save.
 
-        Those near one that is under way are worth less: it will tell of them.
+        Neighbours of a running trial are worth less: its time will predict theirs.
         """
         self._refit()
         mean, deviation = self._predicted

@@ -29,7 +29,7 @@ MOVES = {
 LAYOUTS = (RESHAPE, "permute_dims")
 SCALES = ("multiply", "divide")
 MOST_SCALE = 64.0  # of an operand that is cast before it
-# What a mask is computed from at each element; of anything else it is read.
+# Operators that a mask may be computed with at each element; any other mask is read.
 INDEX_ARITHMETIC = {
     *MOVES,
     *SCALES,

@@ -118,7 +118,7 @@ def _gains(call: Any) -> bool:
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
-    """Tell windows of several pixels of which none meets another one, or a pad."""
+    """Tell whether windows of several pixels neither overlap nor touch a pad."""
     attrs = call.attrs
     apart = [int(n) for n in attrs.strides] == window and max(window) > 1
     return apart and not any(map(int, attrs.padding)) and all(int(n) == 1 for n in attrs.dilation)

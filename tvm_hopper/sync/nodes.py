@@ -141,7 +141,7 @@ def _unit(
     uses = tuple(
         Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release, step.is_acquire)
         for a in step.accesses
-        # What accumulates in place reads no more than what it writes.
+        # An operation that accumulates in place reads only elements that it writes.
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
     return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)

@@ -166,7 +166,7 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, 
 
 
 def _guards(value: Any, load: ir.TensorLoad) -> list[Any] | None:
-    """Return the condition of a load that a pad reads, none of others; None of other choices."""
+    """Return a pad's condition on a load, [] without a choice, None for other choices."""
     if not ir.is_by_choice(value, load):
         return []
     around = [x for x in ir.find_all(value, ir.Call, ir.is_choice) if ir.uses_node(x, load)]

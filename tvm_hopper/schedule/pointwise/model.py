@@ -129,7 +129,7 @@ class _ElementSearch:
         most = min(most, THREADS_PER_SM // (given.blocks or 1))
         threads = given.threads or _threads(self.program, elements, most, self.model)
         there = min(chunks, _most_chunks(self.program, self.vector, threads))  # have elements
-        # left alone the assembler takes more than the 32 registers of which two have room
+        # Without a limit the assembler takes over 32 registers, and no two blocks fit.
         blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not self.dear else 1)
         return self.element(threads, there, blocks)
 

@@ -134,7 +134,7 @@ def _candidates(
 def _in_turns(
     dtype: str, turns: int, stages: int | None, pending: int | None, promotes: bool
 ) -> Candidates:
-    """List the tiles of one consumer that several, which compute them in turn, have room for."""
+    """List the tiles of one consumer that fit where several consumers take turns."""
     alone = _candidates(dtype, 1, None, stages, pending, promotes)
     sums = PROMOTED if promotes else None
     config = MatmulConfig(consumers=turns, schedule="pingpong", accumulate=sums)

@@ -250,7 +250,7 @@ class _Estimate:
             left = np.where((self.column_blocks > 1) | in_turn, left, 0)
         if form.spare and majors[1] == "k":
             right = np.where((self.row_blocks > 1) | in_turn, right, 0)
-        # Of all boxes, in each block that a box is sent to.
+        # Summed over all boxes, in each block that receives one.
         beyond = (left * across + right * down) * self.product.batch
         lines = self.depth * self.size / LINE_BYTES
         cycles = self.rates.out_of_bounds_row_cycles * beyond * self.parts / self.waves * lines

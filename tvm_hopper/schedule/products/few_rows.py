@@ -55,7 +55,7 @@ def by_threads(kernel: ClassKernel) -> ClassKernel:
 def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
     """List a kernel, and whether it is the last, then others for what does not fit.
 
-    What is chosen for operands of the epilogue may be what does not.
+    The choice for the epilogue's operands may be the reason.
     """
     if not kernel.config.has_tiles or not leaves_operands_open(kernel.config):
         return [(True, kernel)]

@@ -33,7 +33,7 @@ CLUSTER_DIVISIBLE_PARTS = tuple(
 )
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
-# Of products whose operands' rows begin at lines most pairs lost, measured, and these gained.
+# For operands whose rows begin at lines: most pairs lost, measured, and these gained.
 LARGER = ((4, 1), (1, 4), (4, 2), (2, 4))
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
 MOST_ROWS_ACROSS = 512  # rows that a kernel of symbolic rows is chosen for
@@ -172,7 +172,7 @@ def _can_share_loads(tiles: Candidates, product: ProductShape, rows: int, column
     if product.majors[0] == "k":
         able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
     if rows > 1 and columns > 2:
-        # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
+        # Here TVM writes the end of whole tiles as a predicate over blocks, not over B.
         whole_tiles = product.n % tiles.columns == 0
         able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
     return able

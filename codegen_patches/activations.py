@@ -8,9 +8,9 @@ four instructions a cycle, whichever they are: each one for every element of a t
 256 cycles. With powers up to the fourth an element takes eight; `1 + tanh(u)` with a reciprocal
 (approximations.py) takes twelve.
 
-A power fewer is too few for float16: by the best sums of powers up to the fifth tanh-gelu is off by
-0.83 units of its last place before rounding, up to the sixth by 0.08, erf-gelu with the fourth by
-0.81 and with the fifth by 0.08.
+A power fewer is too few for float16. With powers up to the fifth, tanh-gelu is off by 0.83 units of
+its last place before rounding, up to the sixth by 0.08; erf-gelu is off by 0.81 with the fourth and
+by 0.08 with the fifth.
 
 P goes to minus infinity, and infinities come out as they should: the highest power has a negative
 constant. Where it has none, what begins at some power is below zero up to x = 12, and taken as

@@ -4,8 +4,8 @@
                                                            "tvm_hopper.turns": 2}):
 
 One set multiplies while the other one stores ("ping-pong"). Consumer groups use the ring slots in
-tile order, so the loads of only one pipelined loop may be shared: a set that waited for a slot
-before its turn could not tell its phase from the one two rounds ago.
+tile order, so the loads of only one pipelined loop may be shared. A group that waited for a slot
+too early could not tell its phase from the one two rounds ago.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     finals.hold(problems)
 
 Times of a search are of single calls, at different times and on different GPUs. A configuration
-replaces the package's choice only where both were measured alternately on one GPU: it must
-certainly be faster back to back at full load, by more than another day or other tensors change, and
-no slower in single calls. What no runner compares is ranked as measured; where comparing failed the
-package's choice stays until the next run tries it.
+replaces the package's choice only if both were measured alternately on one GPU. It must be faster
+back to back at full load, by more than another day or other tensors change, and no slower in single
+calls. If no runner compares them, the measured times decide. If comparing failed, the package's
+choice stays until the next run tries it.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@
 
 Opens, commits and fences of groups follow from the program and are added at the end.
 
-Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
-path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
-check refuses. Since the analysis is exact for paths (`state`), some path is unsafe then, as far as
-branches and iteration counts are free of each other: any arm may follow any other, and a loop may
-make any number of iterations from one (from none with `min_trips` 0) on; and as far as no copy that
-is made only if it is read is one that nothing reads.
+Theorem. What is returned is safe: the check accepts it, and the check knows no more than every path
+of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the check
+refuses. Since the analysis is exact for paths (`state`), some path is unsafe then. This takes
+branches and iteration counts to be free of each other: any arm may follow any other, and a loop may
+make any number of iterations from one (from none with `min_trips` 0) on. It also takes each copy
+that is made only if it is read to be read.
 """
 
 from __future__ import annotations

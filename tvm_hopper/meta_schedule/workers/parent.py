@@ -1,8 +1,8 @@
 """End a worker with its parent or at its deadline, whatever it is doing.
 
-Three means, since each alone leaves a gap: the kernel's signal on the parent's death (Linux), the
-end of file on the request pipe (everywhere, but only between requests), and an alarm whose default
-action kills, also a process that holds Python's lock in C.
+It takes three means, since each alone leaves a gap. The kernel signals the parent's death on Linux.
+The request pipe ends everywhere, but only between requests. An alarm's default action kills even a
+process that holds Python's lock in C.
 """
 
 from __future__ import annotations

@@ -19,19 +19,20 @@ COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
 WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in blocks(path))]
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
-# Tuning runs are processes and timeouts, which tests/meta_schedule has, too.
-TUNING_RUNS = {"03_tuning_a_matmul", "08_many_gpus"}
+# Runs of tuning are processes and timeouts, which tests/meta_schedule has, too; the values of
+# hs.attention are those of tests/schedule/attention.
+LONG = {"03_tuning_a_matmul", "08_many_gpus", "09_attention_from_loops"}
 RUN = [
     *WITH_PYTHON,
     *(
-        pytest.param(path, marks=pytest.mark.slow) if path.stem in TUNING_RUNS else path
+        pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path
         for path in TUTORIALS
     ),
 ]
 
 
-def test_the_tuning_runs_are_there() -> None:
-    assert {path.stem for path in TUTORIALS} > TUNING_RUNS
+def test_the_long_tutorials_are_there() -> None:
+    assert {path.stem for path in TUTORIALS} > LONG
 
 
 def name_of(path: Path) -> str:

@@ -87,6 +87,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name):
     """Grouped heads, windows and both alignments, which TVM's legalizer lacks or mistakes."""

@@ -65,6 +65,7 @@ ODD = {  # expression, tensors, who computes it, by which rule
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("what", ODD)
 def test_is_computed_by(what):
     build, tensors, by, rule = ODD[what]

@@ -20,19 +20,12 @@ class ShortcutError(Exception):
 class LoopCut:
     """A loop whose iterations repeat; see `tvm_hopper.sim.loop_cuts`.
 
-    Attributes
-    ----------
-    name : str
-        Name of the loop variable.
-    period : int
-        Iterations after which everything that synchronises repeats.
-    conditions : tuple of Threshold
-        Conditions that do not repeat but change in few iterations, of this loop and of the loops
-        that are cut with it.
-    known : dict
-        Values of parameters, and thread tags of block indices, by variable.
-    stores : bool
-        Whether it stores to tensors: then iterations left out leave elements unwritten.
+    - `name`: name of the loop variable.
+    - `period`: iterations after which everything that synchronises repeats.
+    - `conditions` (tuple of Threshold): conditions that do not repeat but change in few iterations,
+      of this loop and of the loops that are cut with it.
+    - `known` (dict): values of parameters, and thread tags of block indices, by variable.
+    - `stores`: whether it stores to tensors: then iterations left out leave elements unwritten.
     """
 
     name: str
@@ -46,18 +39,12 @@ class LoopCut:
 class Shortcuts:
     """Parts that one run leaves out.
 
-    Attributes
-    ----------
-    values : bool
-        Whether data is moved and computed with. Without values a run records which thread touches
-        which bytes and when; the kernel's tensors are neither read nor copied.
-    cuts : dict
-        Loops whose middle iterations are left out, by statement number.
-    watch_all : bool
-        Also watch tensors that no statement names as the place of a store: an address may come
-        from memory.
-    recorded : bool
-        Whether events are kept for a timeline although values are not computed.
+    - `values`: whether data is moved and computed with. Without values a run records which thread
+      touches which bytes and when; the kernel's tensors are neither read nor copied.
+    - `cuts`: loops whose middle iterations are left out, by statement number.
+    - `watch_all`: also watch tensors that no statement names as the place of a store: an address
+      may come from memory.
+    - `recorded`: whether events are kept for a timeline although values are not computed.
     """
 
     values: bool = True
@@ -78,10 +65,7 @@ EVERYTHING_WATCHED = Shortcuts(watch_all=True)
 def no_values(machine: Any, reason: str) -> None:
     """End a run without values where a finding would depend on one.
 
-    Raises
-    ------
-    ShortcutError
-        The run has no values.
+    - raises ShortcutError: the run has no values.
     """
     if not machine.values:
         raise ShortcutError(reason)

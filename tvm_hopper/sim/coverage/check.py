@@ -27,14 +27,9 @@ from tvm_hopper.sim.tir import statement_text
 class TensorFootprint:
     """Bytes of one tensor that one launch touches.
 
-    Attributes
-    ----------
-    pieces : list[Piece]
-        Stores and atomic updates that happen.
-    doubts : list[str]
-        Why more may be stored: statements that could not be followed.
-    whole : bool
-        This launch alone stores every element.
+    - `pieces`: stores and atomic updates that happen.
+    - `doubts`: why more may be stored: statements that could not be followed.
+    - `whole`: this launch alone stores every element.
     """
 
     pieces: list[Piece] = field(default_factory=list)

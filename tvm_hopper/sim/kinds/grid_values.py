@@ -22,18 +22,12 @@ class NotOfBlockError(Exception):
 class GridValues:
     """Evaluates expressions of the block index.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The device function.
-    params : mapping
-        Its parameters by name, as `Launch.bind` gives them; numbers are scalars.
-    grid : sequence of int
-        Extents x, y, z in CTAs. A CTA's number is `(x * extent_y + y) * extent_z + z`.
-    block_vars : mapping
-        Variable of the function -> "blockIdx.x", "blockIdx.y" or "blockIdx.z".
-    binds : mapping
-        Variable -> the expression that it is bound to.
+    - `func`: the device function.
+    - `params` (mapping): its parameters by name, as `Launch.bind` gives them; numbers are scalars.
+    - `grid`: extents x, y, z in CTAs. A CTA's number is `(x * extent_y + y) * extent_z + z`.
+    - `block_vars` (mapping): variable of the function -> "blockIdx.x", "blockIdx.y" or
+      "blockIdx.z".
+    - `binds` (mapping): variable -> the expression that it is bound to.
     """
 
     def __init__(

@@ -51,14 +51,11 @@ class MapBox:
 class Launch:
     """One kernel launch: arguments in the order of the device function's parameters, then extents.
 
-    Attributes
-    ----------
-    kernel : str
-        Name of the device function.
-    args : tuple
-        `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
-    workspaces : dict
-        Workspaces that the host function allocated for its kernels, by name, at this launch.
+    - `kernel`: name of the device function.
+    - `args` (tuple): `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at
+      the end.
+    - `workspaces`: workspaces that the host function allocated for its kernels, by name, at this
+      launch.
     """
 
     kernel: str
@@ -410,10 +407,7 @@ class _LazyEnv(dict[Any, Any]):
 def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params: Any) -> Any:
     """Evaluate an expression of a device function from block indices and scalar parameters.
 
-    Raises
-    ------
-    VerifyError
-        It depends on something else.
+    - raises VerifyError: it depends on something else.
     """
     interpreter = HostInterpreter.__new__(HostInterpreter)
     interpreter.env = _LazyEnv(env, binds, params)

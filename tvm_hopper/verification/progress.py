@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import TextIO
 
 SILENT_S = 2.0  # no line is printed before
@@ -42,12 +41,7 @@ class ProgressLine:
             self.thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End, and leave an empty line on a terminal."""
         self.ended.set()
         if self.thread is not None:

@@ -32,7 +32,10 @@ FIRST_BARRIER = 8  # of as many as there are consumers: those of ping-pong, whic
 class IterationOrder:
     """The consumers of a loop, of which thread `thread` is one's.
 
-    - `consumers`: warp groups after the producer's; 1: there is no order.
+    Attributes
+    ----------
+    consumers
+        Warp groups after the producer's; 1: there is no order.
     """
 
     loop: ir.For

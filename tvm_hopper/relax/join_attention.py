@@ -34,8 +34,8 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS
 from .attention_operators import attention_loops
 from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
+from .mutator_passes import rewrite_functions
 from .options import ModelOptions
-from .simplify_operands import rewrite_functions
 
 NAME = "attention"
 OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function

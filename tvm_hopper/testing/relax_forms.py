@@ -55,12 +55,9 @@ def legalize(build: Callable[..., Any], *tensors: Tensor) -> tvm.IRModule:
     """
     mod = relax.transform.FuseTransposeMatmul()(model_of(build, *tensors))
     mod = relax.get_pipeline("zero")(mod)
-    functions = {gv.name_hint: f for gv, f in mod.functions_items() if _is_prim(f)}
+    pairs = [x for x in mod.functions_items() if isinstance(x[1], tirx.PrimFunc)]
+    functions = {gv.name_hint: func for gv, func in pairs}
     return tvm.IRModule({name: name_arguments(f, name) for name, f in functions.items()})
-
-
-def _is_prim(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc)
 
 
 def _type(tensor: Tensor, symbols: dict[str, Any]) -> relax.TensorType:

@@ -108,23 +108,13 @@ def matmul(
 ) -> tvm.IRModule:
     """Build C = A B with te, as a module with the function "main", plain loops.
 
-    Parameters
-    ----------
-    m, n, k : int, str or expression
-        Extents; a name makes a symbolic extent of it.
-    layout : str
-        One of NN, NT, TN, TT, see the module's docstring.
-    dtype, out_dtype : str
-        Element types of A and B, and of the output.
-    epilogue : tuple of str
-        Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
-    **form
-        Attributes of `MatmulForm`.
-
-    Returns
-    -------
-    mod : tvm.IRModule
-        Arguments of "main": A, B, the operands of the epilogue in order, the output.
+    - `m`, `n`, `k`: extents; a name makes a symbolic extent of it.
+    - `layout`: one of NN, NT, TN, TT, see the module's docstring.
+    - `dtype`, `out_dtype`: element types of A and B, and of the output.
+    - `epilogue`: names out of EPILOGUES, applied in order to the sum, before the cast to
+      `out_dtype`.
+    - `**form`: attributes of `MatmulForm`.
+    - returns: arguments of "main": A, B, the operands of the epilogue in order, the output.
     """
     f = MatmulForm(**form)
     index, acc_dtype = f.index, f.acc_dtype

@@ -54,10 +54,7 @@ class Related:
     def of(launches: Sequence[BoundLaunch], values: Mapping[str, Any]) -> Related:
         """Look at the launches.
 
-        Raises
-        ------
-        UndecidedError
-            Indices do not determine the accesses.
+        - raises UndecidedError: indices do not determine the accesses.
         """
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]

@@ -72,10 +72,7 @@ class GridValues:
     def of(self, expr: Any) -> Any:
         """Return an expression's value: one int if it is the same everywhere, else (total,) int64.
 
-        Raises
-        ------
-        NotOfBlockError
-            It depends on threads, loops, memory, or floats.
+        - raises NotOfBlockError: it depends on threads, loops, memory, or floats.
         """
         kind = type(expr).__name__
         if kind == "IntImm":

@@ -118,8 +118,8 @@ def ring_memory(
     - `slots`: one slot of each tile.
     - `num_slots`: slots of the ring.
     - `has_barriers`: whether there are any: loads that complete in groups have none.
-    - returns: with both barriers of a slot. A ring that the same threads fill and read lacks one of
-      them, which is known only when roles are.
+    - returns: the memory with both barriers of a slot. A ring that the same threads fill and read
+      lacks one of them, which is known only when roles are.
     """
     tiles = [SharedArray(x.name, num_slots * x.num_bytes, x.alignment) for x in slots]
     names = ("full", "empty") if has_barriers else ()

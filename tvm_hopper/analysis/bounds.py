@@ -43,7 +43,7 @@ def find_bounds(
     - `shape` (tuple of Expr): the bounds that are tried first, since they may be spelled in ways
       that need a proof.
     - `loops`: the loops around; no bound depends on their variables.
-    - returns: of each index.
+    - returns: the bounds of each index.
     """
     analyzer = sym.Analyzer()
     for loop in loops:

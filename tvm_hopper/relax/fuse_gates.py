@@ -91,7 +91,7 @@ def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """Deal out the columns of a product in eights, where what follows it takes two halves.
 
     - `func`: a product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
-    - returns: with a weight of (2, N // 8, 8, K); None: it is no such function.
+    - returns: the function, with a weight of (2, N // 8, 8, K); None: it is no such function.
     """
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
     name, *others = products(sch)

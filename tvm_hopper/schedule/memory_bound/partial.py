@@ -30,7 +30,7 @@ def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | Non
     - `part`: the sum; the rest of it adds up rows of `count` partial sums.
     - `count`: parts.
     - `flight`: neighbouring rows that belong together.
-    - returns (SBlockRV): of the partial sums; its loops are columns, iterations, parts, and rows
+    - returns: the block of the partial sums; its loops are columns, iterations, parts, and rows
       that belong together.
     """
     _number_rows(sch, part)
@@ -116,7 +116,7 @@ def leave_groups(sch: s_tir.Schedule, reductions: list[Part], group: int) -> fro
 
     - `reductions`: each over all dimensions, the same ones.
     - `group`: neighbours along the first dimension: a divisor of it.
-    - returns: of the blocks that reduce groups.
+    - returns: names of the blocks that reduce groups.
     """
     names = []
     for part in reductions:
@@ -136,7 +136,7 @@ def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
     """Make a reduction to one value one of columns, and one of the row that they leave.
 
     - `parts`: all blocks; of the reductions each is over all dimensions.
-    - returns: of the blocks that reduce columns.
+    - returns: names of the blocks that reduce columns.
     - raises ScheduleError: one is over a single dimension.
     """
     names = []

@@ -391,7 +391,7 @@ def require_contraction(where: str, node: Any) -> Contraction:
 
     - `where`: names the block in an error message.
     - `node` (SBlock): its body is one store.
-    - returns: of one product of two loads, after casts that change no value.
+    - returns: the sum of one product of two loads, after casts that change no value.
     - raises ScheduleError: the block adds anything else to its output.
     """
     store = node.body

@@ -273,8 +273,11 @@ def slot_of(node: Any, offset: int) -> int | None:
     return slot if slot >= 0 else None
 
 
-def index_sources(node: Any) -> list[str]:
-    """Return the tensors of global memory that the indices of a statement are read from."""
+def index_sources(node: Any, statements: list[Any]) -> list[str]:
+    """Return the tensors of global memory that the indices of a statement are read from.
+
+    An index that waits in registers is followed to the `statements` that store there.
+    """
     indices: list[Any] = []
 
     def load(access: ir.TensorLoad) -> None:
@@ -284,8 +287,15 @@ def index_sources(node: Any) -> list[str]:
         indices.extend(access.indices)
 
     walk_nodes(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    found = [load for index in indices for load in nodes_in(index, ir.TensorLoad, "pre")]
-    return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
+    sources: list[Any] = []
+    while indices:
+        loads = nodes_in(indices.pop(0), ir.TensorLoad, "pre")
+        for source in dict.fromkeys(x.source for x in loads if x.source not in sources):
+            sources.append(source)
+            if source.scope() == "local":
+                stores = (x for x in statements if isinstance(x, tirx.BufferStore))
+                indices.extend(x.value for x in stores if x.buffer == source)
+    return [str(x.name) for x in sources if x.scope() == "global"]
 
 
 def shared_buffer(node: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.memory import RANK_SHIFT
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, SHARED, global_number
 
 from .fences import fences_behind_meetings, without_fences_of_nothing
 from .last_uses import (
@@ -196,12 +196,13 @@ def _lane_by_lane(run: list[Operation]) -> list[Operation]:
             rest = tuple((k, v) for k, v in own.items() if k not in unused)
             steps = range(count) if x.name == "load" else [0]
             found += [Operation(x.name, (lane,), (("1", start + s), *rest)) for s in steps]
+    once = found if run[0].name == "load" else list(dict.fromkeys(found))
     places = sorted({(x.operand("0"), x.operand("1")) for x in found})
     most = max((x.operand("4") for x in run), default=1)
-    apart = len(places) == len(found) and all(
+    apart = len(places) == len(once) and all(
         a[0] != b[0] or b[1] - a[1] >= most for a, b in itertools.pairwise(places)
     )
-    return sorted(found, key=str) if run[0].name == "load" or apart else found
+    return sorted(once, key=str) if run[0].name == "load" or apart else found
 
 
 def _of_lane(value: Any, number: int, lanes: int) -> Any:
@@ -333,6 +334,8 @@ LEAVES_NOTHING = {
     "load",
     "fence_proxy",
     "cuda_warp_sync",
+    "griddepcontrol",
+    *NAMED,
     *FOR_COMPILERS,
 }
 
@@ -343,6 +346,9 @@ def leaves_nothing(operation: Operation) -> bool:
     places = (operation.operand("addr") or 0, operation.operand("dst_mem") or 0)
     if operation.operand("cta_mask") is not None or any(x >> RANK_SHIFT for x in places):
         return False
+    if name == "store":
+        base = operation.operand("0")
+        return isinstance(base, int) and not global_number(base) and bool(base & SHARED)
     return name in LEAVES_NOTHING or name.startswith(("wgmma", "ptx_legacy", "mma"))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tvm_hopper.sim.machine.memory import RANK_SHIFT, SHARED, global_number
 
-from .fences import fences_behind_meetings, without_fences_of_nothing
+from .fences import fences_behind_meetings, without_fences_of_idle_warps, without_fences_of_nothing
 from .last_uses import (
     CLUSTER_ARRIVE,
     without_added_meetings,
@@ -270,6 +270,7 @@ def commute(one: Operation, other: Operation) -> bool:
     * copies into shared memory: nothing orders them, their phase ends after the last;
     * a copy and the expectation of its bytes: the phase stays open until that arrival, and the
       count of bytes may be below zero until then (PTX ISA 9.1, 9.7.13.15.5);
+    * expectations at different mbarriers: their thread waits for nothing in between;
     * waits for two mbarriers: both are over behind the second;
     * wgmma.fence and a wait for an mbarrier: the fence orders registers, the wait memory;
     * loads;
@@ -298,7 +299,7 @@ def commute(one: Operation, other: Operation) -> bool:
         return one.operand("dst_mem") != other.operand("dst_mem")
     if any(copies) and EXPECTS in names:
         return True
-    if names == {"mbarrier_init"}:
+    if names in ({"mbarrier_init"}, {EXPECTS}):
         return bool(one.operand("addr") != other.operand("addr"))
     if names <= WAITS or (names & WAITS and "wgmma_fence" in names):
         return True
@@ -394,6 +395,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
 LAST_RULES: dict[str, Callable[[Trace], Trace]] = {
     "another one waits for the grid": without_grid_waits_of_others,
     "a fence of lanes that did nothing": without_fences_of_nothing,
+    "a fence in front of any access": without_fences_of_idle_warps,
     "a fence in front of a meeting or behind it": fences_behind_meetings,
 }
 

@@ -137,9 +137,7 @@ def _rows(name: str, shape: tuple[int, int], inputs: str) -> Any:
     shapes = [shape, *[shape[1:]] * (len(inputs) - 1)]
     eighths = np.arange(shape[1], dtype="float32") / 8 - shape[1] // 16
     draw = np.random.default_rng(0).permuted  # no two parts of a row have the same maximum
-    values = {
-        n: draw(np.resize(eighths, x), axis=-1) for n, x in zip(inputs, shapes, strict=True)
-    }
+    values = {n: draw(np.resize(eighths, x), axis=-1) for n, x in zip(inputs, shapes, strict=True)}
     return load(sch.mod), values
 
 

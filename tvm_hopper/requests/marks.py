@@ -80,12 +80,7 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
 
-    def collect(
-        place: str,
-        owner: str,
-        annotations: Mapping[str, object],
-        **more: Any,
-    ) -> None:
+    def collect(place: str, owner: str, annotations: Mapping[str, object], **more: Any) -> None:
         neighbors = frozenset(map(str, annotations))
         for name, value in annotations.items():
             requests.append(Request(place, owner, str(name), value, neighbors=neighbors, **more))
@@ -93,28 +88,25 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         reads = ir.has_any(block, ir.TensorLoad, lambda x: str(x.source.scope()) in ("", "global"))
         collect(keys.BLOCK, block.name_hint, block.annotations, reads=reads)
-    one = ir.find_all(func.body, ir.SBlock, lambda b: not PRODUCTS.isdisjoint(b.annotations))
+    products = ir.find_all(func.body, ir.SBlock, lambda b: not PRODUCTS.isdisjoint(b.annotations))
     for loop in ir.find_all(func.body, ir.For, lambda f: bool(f.annotations)):
         bound = loop.thread_binding
         axis = str(bound.thread_tag) if bound is not None else ""
-        numbers = _numbered_block(loop, one)
+        numbers = _numbered_block(loop, products)
         collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis=axis, numbers=numbers)
     return requests
 
 
 def _numbered_block(loop: ir.For, products: list[ir.SBlock]) -> str:
     """Name the product that a loop is inside of, or the one block whose elements it numbers."""
-    product = next((x for x in products if ir.uses_node(x, loop)), None)
-    if product is not None:
-        return str(product.name_hint)
+    owner = next((x for x in products if ir.uses_node(x, loop)), None)
     realize = ir.loop_nest(loop)[1]
-    if not isinstance(realize, ir.SBlockRealize):
-        return ""
-    block = realize.block
-    pairs = zip(block.iter_vars, realize.iter_values, strict=True)
-    spatial = [value for x, value in pairs if x.iter_type == tirx.IterVar.DataPar]
-    is_store = isinstance(block.body, ir.BufferStore)
-    return str(block.name_hint) if is_store and ir.uses(spatial, loop.loop_var) else ""
+    store = realize.block.body if isinstance(realize, ir.SBlockRealize) else None
+    if owner is None and isinstance(store, ir.BufferStore):
+        pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        spatial = [value for x, value in pairs if x.iter_type == tirx.IterVar.DataPar]
+        owner = realize.block if ir.uses(spatial, loop.loop_var) else None
+    return "" if owner is None else str(owner.name_hint)
 
 
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.memory_population import __main__ as command
-from benchmarks.memory_population.frameworks import to_relax
-from benchmarks.memory_population.problems import KINDS, population
+from benchmarks.memory_population.frameworks import draw, to_relax, to_torch
+from benchmarks.memory_population.problems import KINDS, Problem, population
 from tests.relax import models
 
 # of each kind one whose parts TVM leaves apart
@@ -32,6 +32,40 @@ def test_bytes_of_a_gather_are_those_that_are_read():
     (index, _, kind), (table, _, _) = problem.inputs
     assert kind.startswith("index")
     assert problem.num_bytes(0) == 4 * index[0] + 2 * index[0] * table[1]
+
+
+def test_the_check_is_against_float64():
+    """A sum in float32 of numbers that are cast to float32, and one that leaves out a row."""
+    torch = pytest.importorskip("torch")
+    problem = Problem("1.0 other_axes", outputs=["t1"])
+    wide = problem.do("cast", problem.take((3001, 8), "float16"), dtype="float32")
+    problem.do("sum", wide, axis=0, keep=False)
+    given = draw(problem, torch.Generator().manual_seed(1), "cpu")
+    (exact,) = to_torch(problem, exact=True)(*[x.double() for x in given])
+    assert exact.dtype == torch.float64
+    assert torch.equal(exact, given[0].double().sum(0))
+
+    def checked(run):
+        return command.check(problem, run, torch.Generator().manual_seed(1), "cpu")
+
+    assert checked(to_torch(problem)) == ""
+    assert "8 wrong" in checked(lambda x: (x[1:].float().sum(0),))
+    assert "wrong" in checked(lambda x: (x.sum(0).float(),))  # rounded to float16
+
+
+def test_the_check_of_a_place_and_of_an_integer():
+    torch = pytest.importorskip("torch")
+    places = Problem("1.0 row_reduction", outputs=["t0"])
+    places.do("argmax", places.take((4, 300), "float16"))
+    whole = Problem("1.1 row_reduction", outputs=["t0"])
+    whole.do("cast", whole.take((4, 300), "float32"), dtype="int8")
+    cases = ((places, lambda i: (i + 1) % 300), (whole, lambda x: x + 2))
+    for problem, off in cases:
+        right = to_torch(problem)
+        runs = (right, lambda *x, right=right, off=off: (off(*right(*x)),))
+        found = [command.check(problem, x, torch.Generator().manual_seed(1), "cpu") for x in runs]
+        assert found[0] == "", problem.name
+        assert "wrong" in found[1], problem.name
 
 
 def test_the_summary_names_the_worst(tmp_path, capsys):

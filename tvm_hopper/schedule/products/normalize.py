@@ -168,7 +168,7 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             fuse_prologue(sch, name)
     except HopperError:
         return func
-    inlined = _part_operands(_without_unit_windows(sch.mod["main"], name), name)
+    inlined = _part_operands(_without_units_in_operands(sch.mod["main"], name), name)
     func = func if inlined.same_as(sch.mod["main"]) else inlined
     root = inlined.body
     forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
@@ -225,8 +225,12 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     return func
 
 
-def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """Leave variables of extent one out of sums in an operand's index: X[y + r] is X[y]."""
+def _without_units_in_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Leave variables of extent one out of operands: in sums, X[y + r] is X[y].
+
+    A batch of one is the row, or the column, of an operand that has no other: C[b, j] of A[b, k]
+    and B[b, j, k] is that of B[0, j, k].
+    """
     named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
     node = named[0]
     if not isinstance(node.body, ir.BufferStore):
@@ -236,11 +240,15 @@ def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
     value = node.body.value
     for load in ir.find_all(value, ir.TensorLoad):
-        sums = [ir.depends_on(x, units) and ir.depends_on(x, others) for x in load.indices]
-        if any(sums):
+        spare = _rows_of_another(node, load)
+        drops = [
+            ir.depends_on(x, units) and (ir.depends_on(x, others) or ir.depends_on(x, spare))
+            for x in load.indices
+        ]
+        if any(drops):
             indices = [
-                ir.simplify(ir.substitute(x, zeros)) if is_sum else x
-                for x, is_sum in zip(load.indices, sums, strict=True)
+                ir.simplify(ir.substitute(x, zeros)) if is_dropped else x
+                for x, is_dropped in zip(load.indices, drops, strict=True)
             ]
             value = replace_load(value, load, tirx.BufferLoad(load.source, indices))
     if value.same_as(node.body.value):
@@ -250,6 +258,21 @@ def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     reads = ir.read_regions([value, *init], without=body.buffer if init else None)
     new = ir.with_block(node, body=body, reads=reads)
     return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: new}))
+
+
+def _rows_of_another(node: Any, load: Any) -> list[Any]:
+    """Return variables of extent one that are all the rows of the other operand of a product."""
+    try:
+        (other,) = (x for x in product_loads("", node) if not x.same_as(load))
+    except (HopperError, ValueError):
+        return []
+    axes = [x for x in node.iter_vars if x.iter_type == IterVar.DataPar]
+    own, theirs = (
+        [x.var for x in axes if ir.depends_on(list(y.indices), [x.var])] for y in (load, other)
+    )
+    if any(x not in own for x in theirs) or all(x in theirs for x in own):
+        return []
+    return [x.var for x in axes if x.var in theirs and ir.is_const(x.dom.extent, 1)]
 
 
 def _nests(root: Any) -> list[Any]:
@@ -296,9 +319,10 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
 
 
 def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
-    """Leave out dimensions of extent one until two are left, those of no operand alone first.
+    """Leave out dimensions of extent one until each operand has one, those of none alone first.
 
     A single row may be any of them: it is the one that goes through one operand and not the other.
+    An operand without any, a vector, gets one later.
     """
     variables = [x.var for x in node.iter_vars]
     units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
@@ -311,7 +335,9 @@ def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
             for load in loads
         )
 
-    spare = sorted(units, key=is_side)[: max(0, len(wide) - 2)]
+    moved = [[v for v in wide if ir.depends_on(list(x.indices), [variables[v]])] for x in loads]
+    sides = sum(bool(set(moved[i]) - set(moved[1 - i])) for i in (0, 1))
+    spare = sorted(units, key=is_side)[: max(0, len(wide) - sides)]
     return [v for v in wide if v not in spare]
 
 

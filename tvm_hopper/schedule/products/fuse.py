@@ -241,7 +241,7 @@ def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
 
 
 def _leaves_out_an_axis(node: Any) -> bool:
-    """Tell C[i, j] = S[i, u, j], of one u: of what is computed of C TVM would not know that u < 1."""
+    """Tell C[i, j] = S[i, u, j] of one u: behind C, TVM does not know that u < 1."""
     indices = list(node.body.indices) if isinstance(node.body, ir.BufferStore) else []
     return any(not ir.depends_on(indices, [x.var]) for x in node.iter_vars)
 

@@ -233,9 +233,9 @@ def _without_units_in_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     """
     named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
     node = named[0]
-    if not isinstance(node.body, ir.BufferStore):
-        return func
     units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+    if not units or not isinstance(node.body, ir.BufferStore):
+        return func
     others = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
     zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
     value = node.body.value

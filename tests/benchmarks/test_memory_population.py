@@ -5,12 +5,8 @@ import json
 import pytest
 
 from benchmarks.memory_population import __main__ as command
-from benchmarks.memory_population.frameworks import draw, to_relax, to_torch
+from benchmarks.memory_population.frameworks import to_torch
 from benchmarks.memory_population.problems import KINDS, Problem, population
-from tests.relax import models
-
-# of each kind one whose parts TVM leaves apart
-ONE_KERNEL = {"5.4": "elementwise", "5.43": "row_reduction", "5.39": "other_axes", "5.7": "layout"}
 
 
 def test_a_seed_gives_its_programs():
@@ -20,13 +16,6 @@ def test_a_seed_gives_its_programs():
     assert population(6, 1)[0].name != population(5, 1)[0].name
 
 
-@pytest.mark.parametrize("name", ONE_KERNEL)
-def test_one_function(name):
-    problem = population(5, 44)[int(name.split(".")[1])]
-    assert problem.kind == ONE_KERNEL[name]
-    assert len(models.plain_functions(to_relax(problem))) == 1
-
-
 def test_bytes_of_a_gather_are_those_that_are_read():
     problem = population(5, 8)[7]
     (index, _, kind), (table, _, _) = problem.inputs
@@ -34,38 +23,27 @@ def test_bytes_of_a_gather_are_those_that_are_read():
     assert problem.num_bytes(0) == 4 * index[0] + 2 * index[0] * table[1]
 
 
-def test_the_check_is_against_float64():
-    """A sum in float32 of numbers that are cast to float32, and one that leaves out a row."""
+def test_what_the_check_finds():
     torch = pytest.importorskip("torch")
-    problem = Problem("1.0 other_axes", outputs=["t1"])
-    wide = problem.do("cast", problem.take((3001, 8), "float16"), dtype="float32")
-    problem.do("sum", wide, axis=0, keep=False)
-    given = draw(problem, torch.Generator().manual_seed(1), "cpu")
-    (exact,) = to_torch(problem, exact=True)(*[x.double() for x in given])
-    assert exact.dtype == torch.float64
-    assert torch.equal(exact, given[0].double().sum(0))
-
-    def checked(run):
-        return command.check(problem, run, torch.Generator().manual_seed(1), "cpu")
-
-    assert checked(to_torch(problem)) == ""
-    assert "8 wrong" in checked(lambda x: (x[1:].float().sum(0),))
-    assert "wrong" in checked(lambda x: (x.sum(0).float(),))  # rounded to float16
-
-
-def test_the_check_of_a_place_and_of_an_integer():
-    torch = pytest.importorskip("torch")
-    places = Problem("1.0 row_reduction", outputs=["t0"])
-    places.do("argmax", places.take((4, 300), "float16"))
-    whole = Problem("1.1 row_reduction", outputs=["t0"])
-    whole.do("cast", whole.take((4, 300), "float32"), dtype="int8")
-    cases = ((places, lambda i: (i + 1) % 300), (whole, lambda x: x + 2))
-    for problem, off in cases:
-        right = to_torch(problem)
-        runs = (right, lambda *x, right=right, off=off: (off(*right(*x)),))
-        found = [command.check(problem, x, torch.Generator().manual_seed(1), "cpu") for x in runs]
-        assert found[0] == "", problem.name
-        assert "wrong" in found[1], problem.name
+    wide, total = ("cast", {"dtype": "float32"}), ("sum", {"axis": 0, "keep": False})
+    for steps, wrong in (
+        ([wide, total], lambda x: x[1:].float().sum(0)),
+        ([wide, total], lambda x: x.sum(0).float()),  # rounded to float16
+        ([("argmax", {})], lambda x: (x.argmax(-1) + 1) % 8),
+        ([("cast", {"dtype": "int8"})], lambda x: x.to(torch.int8) + 2),
+    ):
+        problem = Problem("1.0 other_axes")
+        y = problem.take((3001, 8), "float16")
+        for op, attrs in steps:
+            y = problem.do(op, y, **attrs)
+        problem.outputs = [y]
+        runs = (to_torch(problem), lambda x, wrong=wrong: (wrong(x),))
+        seeds = [torch.Generator().manual_seed(1) for _ in runs]
+        found = [command.check(problem, *x, "cpu") for x in zip(runs, seeds, strict=True)]
+        assert found[0] == ""
+        assert "wrong" in found[1]
+        (exact,) = to_torch(problem, exact=True)(torch.zeros(3001, 8, dtype=torch.float64))
+        assert exact.dtype != torch.float32
 
 
 def test_the_summary_names_the_worst(tmp_path, capsys):

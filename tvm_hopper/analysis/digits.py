@@ -51,13 +51,10 @@ def _last_of_run(
 
 
 def merge(indices: Sequence[Any], shape: Sequence[Any]) -> Any:
-    """Return the index along several dimensions, each of a given extent, made one.
-
-    Behind the first, an index along a dimension of extent one is 0.
-    """
+    """Return the index along several dimensions, each of a given extent, made one."""
     first, *rest = indices
     for index, extent in zip(rest, shape[1:], strict=True):
-        if not ir.is_const(extent, 1):
+        if not ir.is_const(extent, 1):  # along which an index is 0
             first = first * ir.cast_like(extent, first) + ir.cast_like(index, first)
     return ir.simplify(first)
 

@@ -242,8 +242,8 @@ def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
 
 def _leaves_out_an_axis(node: Any) -> bool:
     """Tell C[i, j] = S[i, u, j] of one u: behind C, TVM does not know that u < 1."""
-    indices = list(node.body.indices) if isinstance(node.body, ir.BufferStore) else []
-    return any(not ir.depends_on(indices, [x.var]) for x in node.iter_vars)
+    at = list(getattr(node.body, "indices", ()))
+    return not all(ir.depends_on(at, [x.var]) for x in node.iter_vars)
 
 
 def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:

@@ -228,29 +228,24 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
 def _without_units_in_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     """Leave variables of extent one out of operands: in sums, X[y + r] is X[y].
 
-    A batch of one is the row, or the column, of an operand that has no other: C[b, j] of A[b, k]
-    and B[b, j, k] is that of B[0, j, k].
+    A batch of one is the row of an operand that has no other: B[b, j, k] of A[b, k] is B[0, j, k].
     """
-    named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
-    node = named[0]
-    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
-    if not units or not isinstance(node.body, ir.BufferStore):
-        return func
+    node = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)[0]
+    axes = [x.var for x in node.iter_vars if x.iter_type == IterVar.DataPar]
     others = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
-    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    if len(others) == len(node.iter_vars) or not isinstance(node.body, ir.BufferStore):
+        return func
+    try:
+        loads = product_loads("", node)
+    except HopperError:
+        return func
+    moved = [{v for v in axes if ir.depends_on(list(x.indices), [v])} for x in loads]
     value = node.body.value
-    for load in ir.find_all(value, ir.TensorLoad):
-        spare = _rows_of_another(node, load)
-        drops = [
-            ir.depends_on(x, units) and (ir.depends_on(x, others) or ir.depends_on(x, spare))
-            for x in load.indices
-        ]
-        if any(drops):
-            indices = [
-                ir.simplify(ir.substitute(x, zeros)) if is_dropped else x
-                for x, is_dropped in zip(load.indices, drops, strict=True)
-            ]
-            value = replace_load(value, load, tirx.BufferLoad(load.source, indices))
+    for load, own, theirs in zip(loads, moved, reversed(moved), strict=True):
+        wide = [*others, *theirs] if theirs < own else others
+        at = [_without_units(node, x) if ir.depends_on(x, wide) else x for x in load.indices]
+        if not all(x.same_as(y) for x, y in zip(at, load.indices, strict=True)):
+            value = replace_load(value, load, tirx.BufferLoad(load.source, at))
     if value.same_as(node.body.value):
         return func
     body = ir.BufferStore(node.body.buffer, value, node.body.indices)
@@ -260,19 +255,12 @@ def _without_units_in_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: new}))
 
 
-def _rows_of_another(node: Any, load: Any) -> list[Any]:
-    """Return variables of extent one that are all the rows of the other operand of a product."""
-    try:
-        (other,) = (x for x in product_loads("", node) if not x.same_as(load))
-    except (HopperError, ValueError):
-        return []
-    axes = [x for x in node.iter_vars if x.iter_type == IterVar.DataPar]
-    own, theirs = (
-        [x.var for x in axes if ir.depends_on(list(y.indices), [x.var])] for y in (load, other)
-    )
-    if any(x not in own for x in theirs) or all(x in theirs for x in own):
-        return []
-    return [x.var for x in axes if x.var in theirs and ir.is_const(x.dom.extent, 1)]
+def _without_units(node: Any, index: Any) -> Any:
+    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+    if not ir.depends_on(index, units):
+        return index
+    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    return ir.simplify(ir.substitute(index, zeros))
 
 
 def _nests(root: Any) -> list[Any]:
@@ -302,7 +290,7 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     every = [v for _, v in sorted(output.moving.items())]
     batch = sort_axes(node, loads).batch
     lead = [v for v in every if v in batch]
-    wide = _without_units(node, [v for v in every if v not in batch], loads)
+    wide = _without_unit_axes(node, [v for v in every if v not in batch], loads)
     product = [*lead, *wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
     unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
     has_unit = any(ir.is_const(node.iter_vars[v].dom.extent, 1) for v in wide)
@@ -318,26 +306,17 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     return NormalForm(nest, realize, (*lead, *axes), added, unbound, node.init is None)
 
 
-def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
+def _without_unit_axes(node: Any, wide: list[int], loads: Any) -> list[int]:
     """Leave out dimensions of extent one until each operand has one, those of none alone first.
 
     A single row may be any of them: it is the one that goes through one operand and not the other.
-    An operand without any, a vector, gets one later.
     """
     variables = [x.var for x in node.iter_vars]
-    units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
-    others = [variables[v] for v in wide if v not in units]
-
-    def is_side(v: int) -> bool:
-        return any(
-            ir.depends_on(list(load.indices), [variables[v]])
-            and not ir.depends_on(list(load.indices), others)
-            for load in loads
-        )
-
-    moved = [[v for v in wide if ir.depends_on(list(x.indices), [variables[v]])] for x in loads]
-    sides = sum(bool(set(moved[i]) - set(moved[1 - i])) for i in (0, 1))
-    spare = sorted(units, key=is_side)[: max(0, len(wide) - sides)]
+    units = {v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)}
+    moved = [{v for v in wide if ir.depends_on(list(x.indices), [variables[v]])} for x in loads]
+    sides = sum(bool(x - y) for x, y in (moved, moved[::-1]))
+    apart = sorted(units, key=lambda v: (any(v in x and x <= units for x in moved), v))
+    spare = apart[: max(0, len(wide) - sides)]
     return [v for v in wide if v not in spare]
 
 

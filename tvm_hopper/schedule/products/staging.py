@@ -353,12 +353,10 @@ def find_staging_violations(
         apart, more = f"; {groups} warp groups share the columns: parts of theirs are no run", ""
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
-        found = f"{tile[1] // groups} columns of {' and '.join(outputs)}"
-        found = f"{parts} parts of {found}" if legal else f"a tile of {found}"
-        one = f"one of {', '.join(map(str, legal))}, of which" if legal else "one of which"
+        one = f"one of {', '.join(map(str, legal))}, of which" if legal else "a tile of which"
         broken.append(
-            f"found {found}; need {one} a row is a multiple of {CHUNK_BYTES} bytes and of 8 "
-            f"elements{apart}"
+            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; need "
+            f"{one} a row is a multiple of {CHUNK_BYTES} bytes and of 8 elements{apart}"
         )
     if config.operand_slots and not epilogue.operands:
         broken.append(

@@ -151,8 +151,8 @@ def test_epilogues_are_verified(formula):
 def test_what_is_computed_of_a_product_that_lacks_an_axis(formula, batch):
     """A row of each batch element, a vector, a single column; a batch of one is a row."""
     half = lambda c, *i: (c(*i) * 2).astype("float16")  # noqa: E731
-    rows = "ms" if "i" in formula else SIZES["m"]
-    mod = contraction(formula, sizes_of(formula, b=batch, i=batch, m=rows), epilogue=half)
+    sizes = sizes_of(formula, b=batch, i=batch, m="ms" if "i" in formula else SIZES["m"])
+    mod = contraction(formula, sizes, epilogue=half)
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", SMALL)
     a, b = make_inputs(mod, ms=5)

@@ -41,14 +41,8 @@ ROUNDS = 'weights multiply values in 16 bits; need accumulate="float32"'
 class ServedKernels:
     """A module with kernels of ours, and what became of each kernel of a cache.
 
-    Attributes
-    ----------
-    mod : IRModule
-        The module.
-    fallbacks : mapping of str to str
-        By each kernel of ours, the function that it calls for what it does not compute.
-    refused : mapping of str to str
-        By each kernel that is TVM's alone, the reason.
+    - `fallbacks`: by each kernel of ours, the function that it calls for what it does not compute.
+    - `refused`: by each kernel that is TVM's alone, the reason.
     """
 
     mod: tvm.IRModule
@@ -59,12 +53,8 @@ class ServedKernels:
 def serve_cache_kernels(mod: tvm.IRModule, options: ModelOptions) -> ServedKernels:
     """Replace the kernels of paged caches of a module, as far as ours compute them.
 
-    Parameters
-    ----------
-    mod : IRModule
-        With kernels as TVM makes them. A kernel that has been replaced stays as it is.
-    options : ModelOptions
-        Without `accumulate` nothing is replaced, since weights are rounded.
+    A kernel that has been replaced stays as it is. Without the option `accumulate` nothing is
+    replaced, since weights are rounded.
     """
     functions, fallbacks, refused = dict(mod.functions_items()), {}, {}
     names = {str(x.name_hint) for x in functions}

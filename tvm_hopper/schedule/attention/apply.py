@@ -91,14 +91,9 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
 class OnlineForm:
     """The running form of a schedule, and what was computed.
 
-    Attributes
-    ----------
-    sizes
-        Of `hs.online`: tile, parts, splits and whether heads are packed.
-    weights
-        Type in which weights multiply values.
-    plain
-        What it was made of; None if that is not known.
+    - `sizes`: of `hs.online`: tile, parts, splits and whether heads are packed.
+    - `weights`: type in which weights multiply values.
+    - `plain`: what it was made of; None if that is not known.
     """
 
     name: str
@@ -241,16 +236,9 @@ def schedule_tile(
 ) -> None:
     """Schedule what a thread block does for its tile.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Of a running form whose tiles are dealt out to thread blocks.
-    parts : LoopRV
-        The loop over the parts of a tile's rows.
-    config : AttentionConfig
-        With all fields.
-    key_copies : str
-        How keys and values are copied, see `hs.async_copy`.
+    - `parts`: the loop over the parts of a tile's rows.
+    - `config`: with all fields.
+    - `key_copies`: how keys and values are copied, see `hs.async_copy`.
     """
     sch.bind(parts, "threadIdx.y")
     for name in (*IN_REGISTERS, *({LIMIT} & block_names(sch))):

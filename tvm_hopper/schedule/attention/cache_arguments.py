@@ -45,15 +45,10 @@ class CacheArguments:
     q and output are (rows, heads, d) in 16 bits, lse (rows, heads) in float32; k and v (rows,
     kv_heads, d), pages (pages, 2, kv_heads, page_size, d); offsets and tables int32.
 
-    Attributes
-    ----------
-    kind : str
-        Which kernel it is.
-    func : PrimFunc
-        As TVM makes it.
-    by_name : mapping of str to Var
-        The parameters in their order, those of the decode kernel by the names of the prefill
-        kernel's. Pages begin at a multiple of 16 bytes, which a call checks.
+    - `kind`: which kernel it is.
+    - `func`: as TVM makes it.
+    - `by_name`: the parameters in their order, those of the decode kernel by the names of the
+      prefill kernel's. Pages begin at a multiple of 16 bytes, which a call checks.
     """
 
     kind: str
@@ -93,13 +88,7 @@ class CacheArguments:
         return int(self["q"].shape[1]) // int(keys)
 
     def check(self) -> None:
-        """Refuse what kernels of ours do not compute.
-
-        Raises
-        ------
-        ScheduleError
-            The type is not of 16 bits, or a prefill kernel has a sliding window.
-        """
+        """Refuse what kernels of ours do not compute."""
         where = f"attention of the cache, {self.kind}"
         dtype = ir.dtype_of(self["q"])
         if dtype not in HALF_DTYPES:

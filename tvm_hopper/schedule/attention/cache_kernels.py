@@ -36,16 +36,9 @@ NO_KEY = -5e4  # log-sum-exp, in base 2, of a row without a key
 class _Source:
     """Where keys and values of a sequence lie.
 
-    Attributes
-    ----------
-    keys, values
-        The tensors.
-    at
-        The indices of an element of the key of the axis, or of its value, by 0 or 1 and its column.
-    exists
-        Whether the key may be read.
-    most
-        The most keys of a sequence that the host knows of.
+    - `at`: the indices of an element of a key, or of its value, by 0 or 1 and its column.
+    - `exists`: whether the key may be read.
+    - `most`: the most keys of a sequence that the host knows of.
     """
 
     keys: Any
@@ -56,15 +49,7 @@ class _Source:
 
 
 def keys_of_sequence(args: CacheArguments, sequence: Any) -> tuple[Any, Any]:
-    """Return where the keys of a sequence begin, as a row or an entry of the table, and how many.
-
-    Parameters
-    ----------
-    args : CacheArguments
-        Of the kernel.
-    sequence : Expr
-        Its number.
-    """
+    """Return the first key of a sequence, as a row or an entry of the table, and how many."""
     if args.kind == RAGGED:
         offsets = args["kv_indptr"]
         return offsets[sequence], offsets[sequence + 1] - offsets[sequence]
@@ -80,17 +65,7 @@ def keys_of_sequence(args: CacheArguments, sequence: Any) -> tuple[Any, Any]:
 
 
 def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Attention:
-    """Describe attention of tiles of query rows.
-
-    Parameters
-    ----------
-    args : CacheArguments
-        Of a prefill kernel.
-    table : TileTable
-        Of the rows' tiles.
-    keys : int
-        Keys of a step.
-    """
+    """Describe attention of tiles of query rows; `keys` are those of a step."""
     head, tile, row, key = (ir.Var(x, INT32) for x in ("h", "t", "i", "j"))
     at = table.of_tile(tile)
     heads = tirx.IntImm(INT32, int(args["q"].shape[1]))
@@ -109,15 +84,7 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
 
 
 def decode_attention(args: CacheArguments, table: PartTable) -> Attention:
-    """Describe attention of one query of each sequence: rows are the heads that share keys.
-
-    Parameters
-    ----------
-    args : CacheArguments
-        Of a decode kernel.
-    table : PartTable
-        Of the keys' parts.
-    """
+    """Describe attention of one query of each sequence: rows are the heads that share keys."""
     sequence, kv_head, row, key = (ir.Var(x, INT32) for x in ("b", "h", "i", "j"))
     at = table.of_part(0, sequence)  # all parts of a sequence say the same of its keys
     source = _source(args, at["first_key"], kv_head, key, at["keys"], sequence)

@@ -49,16 +49,10 @@ class States:
 class KeyLimits:
     """Up to which key rows see, where device memory tells; in the variables of leads and row.
 
-    Attributes
-    ----------
-    of_row
-        The first key that a row does not see.
-    full
-        The first key that some row of the leads does not see.
-    end
-        The first key that no row of the leads sees.
-    steps
-        The first step of keys of a part, and how many it takes; None: parts share the steps.
+    - `of_row`: the first key that a row does not see.
+    - `full`: the first key that some row of the leads does not see.
+    - `end`: the first key that no row of the leads sees.
+    - `steps`: the first step of keys of a part, and how many it takes; None: parts share them.
     """
 
     of_row: Any

@@ -30,14 +30,9 @@ class PartTable:
 
     The first key of its sequence, and how many that has; its first step, and how many it takes.
 
-    Attributes
-    ----------
-    count, sequences
-        How many parts and sequences there are.
-    keys
-        Keys of a step.
-    buffer
-        The table.
+    - `count`, `sequences`: how many parts and sequences there are.
+    - `keys`: keys of a step.
+    - `buffer`: the table.
     """
 
     count: Any
@@ -58,10 +53,7 @@ class PartTable:
     def build(self, keys_of: Callable[[Any], tuple[Any, Any]]) -> ir.Stmt:
         """Return the loops that write the table.
 
-        Parameters
-        ----------
-        keys_of
-            The first key and the number of keys of a sequence.
+        `keys_of` tells the first key and the number of keys of a sequence.
         """
         part, sequence, column = (ir.Var(x, INT32) for x in ("vp", "vb", "vx"))
         first_key, keys = keys_of(sequence)

@@ -34,14 +34,9 @@ class TileTable:
     keys that has. Row i sees those before `min(keys, diagonal + i)`: all rows those before `full`,
     none of them any from `end` on.
 
-    Attributes
-    ----------
-    offsets
-        The first row of each sequence, and the first one behind the last; int32.
-    rows
-        Rows of a tile.
-    buffer
-        The table.
+    - `offsets`: the first row of each sequence, and the first one behind the last; int32.
+    - `rows`: rows of a tile.
+    - `buffer`: the table.
     """
 
     offsets: Any
@@ -67,12 +62,9 @@ class TileTable:
     def build(self, keys_of: Callable[[Any], tuple[Any, Any]], causal: Any) -> ir.Stmt:
         """Return the loop that writes the table.
 
-        Parameters
-        ----------
-        keys_of
-            The first key and the number of keys of a sequence.
-        causal : Expr
-            Whether the last row of a sequence sees all keys, and each one before it one less.
+        - `keys_of`: the first key and the number of keys of a sequence.
+        - `causal`: whether the last row of a sequence sees all keys, and each one before it one
+          less.
         """
         tile, behind, loop = (ir.Var(x, INT32) for x in ("vt", "s", "t"))
         zero = tirx.IntImm(INT32, 0)

@@ -101,6 +101,7 @@ class RolesNote:
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
     turns: int = 1  # consumer groups (ping-pong)
+    blocks: int = 1  # that share an SM
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,9 @@ def plan_limit(kernel: ir.For) -> int | None:
 
 
 def rewrite_limit(kernel: ir.For, count: int) -> Any:
-    """Bound the registers of a kernel."""
+    """Bound the registers of a kernel, unless its roles have done so."""
+    if ir.has_any(kernel, tirx.AttrStmt, lambda x: str(x.attr_key) == BOUND):
+        return ir.without_annotations(kernel, BLOCKS_PER_SM)
     block = ir.find_all(kernel, ir.SBlock)[0]
     bound = tirx.AttrStmt(tirx.IntImm("int32", 0), BOUND, tirx.IntImm("int32", count), block.body)
     kernel = ir.replace_nodes(kernel, ir.SBlock, {block: ir.with_block(block, body=bound)})

@@ -35,7 +35,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
-from tvm_hopper.requests.keys import TAKES_PLACE
+from tvm_hopper.requests.keys import DISJOINT_ROWS, TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
@@ -342,6 +342,8 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
+    if DISJOINT_ROWS in block.annotations:
+        extents = _without_tables(store, extents)
     if not is_injective(list(store.indices), extents, nest.realize.predicate):
         raise cannot_lower(
             f"block {block.name_hint}",
@@ -350,6 +352,12 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
             "one element of the output for each of the accumulator's, in all tiles",
             f"index the output by a permutation of the product's rows and columns, or {fix}",
         )
+
+
+def _without_tables(store: ir.BufferStore, extents: dict[Any, Any]) -> dict[Any, Any]:
+    """Leave out axes that tables are read by: the rows that they place are each tile's own."""
+    tables = ir.find_all(list(store.indices), ir.TensorLoad)
+    return {x: n for x, n in extents.items() if not ir.depends_on(tables, [x])}
 
 
 def _check_reduction(nest: FragmentNest) -> None:

@@ -70,7 +70,9 @@ def default_split(consumers: int) -> tuple[int, int]:
     return DEFAULT_SPLIT[consumers]
 
 
-def check(producer: int, consumer: int, consumers: int, arch: Arch) -> tuple[str, ...]:
+def check(
+    producer: int, consumer: int, consumers: int, arch: Arch, blocks: int = 1
+) -> tuple[str, ...]:
     """Return every rule that the split breaks as "found ...; need ...", empty when it is legal.
 
     Parameters
@@ -81,11 +83,13 @@ def check(producer: int, consumer: int, consumers: int, arch: Arch) -> tuple[str
         Number of consumer warp groups; there is one producer warp group.
     arch
         Where registers are to move.
+    blocks
+        CTAs that share an SM.
     """
     if not arch.has_setmaxnreg:
         able = " or ".join(x.name for x in ARCHS.values() if x.has_setmaxnreg)
         return (f"found {arch.name}, where registers do not move; need {able} (setmaxnreg)",)
-    entry = entry_registers(threads(consumers), arch)
+    entry = entry_registers(threads(consumers), arch, blocks)
     found = [
         f"found {name} registers {value}; need a multiple of {SETMAXNREG_STEP} "
         f"from {SETMAXNREG_MIN} to {SETMAXNREG_MAX}"

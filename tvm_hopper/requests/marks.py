@@ -34,7 +34,7 @@ _PARTNERS = {  # a key that says how: the keys that say what, without which it c
     **dict.fromkeys(
         (keys.CONSUMERS, keys.REGISTERS, keys.WGMMA_PENDING, keys.IN_ORDER), (keys.STAGE,)
     ),
-    **dict.fromkeys((keys.BLOCKS_PER_SM, keys.ROW_CLUSTER), (keys.MEMORY_BOUND,)),
+    keys.ROW_CLUSTER: (keys.MEMORY_BOUND,),
     keys.CHOSEN: (keys.MEMORY_BOUND, keys.WGMMA),
 }
 _INSTEAD = {  # a key, another one that excludes it, and what is meant there

@@ -254,11 +254,10 @@ def test_classes_of_functions(name, kind, ranks, wanted):
 
 
 def test_a_model_of_tvm_s_frontend():
-    """Without a GPU: all but the attention of the paged cache is ours."""
+    """Without a GPU: all of it is ours, also the attention of the paged cache."""
     given = {"attention": "paged", "batch": 2, "length": 1}
     subject = PagedSubject(Case("x", cases.NN, "float16", "", "llama", given), tiny=True)
     mod = llama(subject.shape, subject.dtype, subject.attention)
     section = report(mod, "nvidia/nvidia-h200", classes=()).section(subject.method)
-    (attention,) = (x for x in section.rows if not x.is_served)
-    assert measure.class_of(attention) == "attention"
-    assert 0.4 < section.served["flops"] < 1
+    assert "attention" in {measure.class_of(x) for x in section.rows}
+    assert section.served["flops"] == 1

@@ -26,6 +26,8 @@ def test_the_known_sums():
     # 40 + 2 x 232 = 24 + 2 x 240 = 504 = 3 x 168: exactly the pool
     assert registers.check(40, 232, 2, SM_90A) == ()
     assert registers.check(24, 240, 2, SM_90A) == ()
+    assert registers.check(56, 200, 1, SM_90A, blocks=2) == ()
+    assert len(registers.check(56, 208, 1, SM_90A, blocks=2)) == 1
     (found,) = registers.check(40, 240, 2, SM_90A)
     assert "found 40 + 2 x 240 = 520 registers; need at most 3 x 168 = 504" in found
 

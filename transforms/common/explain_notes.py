@@ -45,7 +45,7 @@ class StoreNote:
 class TensorMapNote:
     """A tensor map; extents and box in elements, innermost first.
 
-    Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
+    A box takes each `steps`-th element of a dimension. L2 fetches `l2_promotion` bytes at once.
     """
 
     tensor: str
@@ -101,6 +101,7 @@ class RolesNote:
     pending: int  # WGMMA groups in flight over an iteration
     registers: tuple[int, int] | None  # of a producer's and a consumer's thread; None: not moved
     turns: int = 1  # consumer groups (ping-pong)
+    blocks: int = 1  # that share an SM
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def renumber_notes(
 ) -> tirx.PrimFunc:
     """Keep notes by their kernels where some have become two.
 
-    What is known is of the first, or for those in `behind` of the second.
+    A note describes the first of the two kernels, or the second one if `behind` names it.
     """
     old = read_notes(func)
     if old is None or not doubled:

@@ -67,6 +67,7 @@ def _check_host_loops(func: tirx.PrimFunc) -> None:
 def _uses_of_tensors(host: ir.Stmt) -> list[tuple[Any, str]]:
     """Return what on the host would need a tensor's elements, or hands its address to a callee."""
     uses: list[tuple[Any, str]] = []
+    host = ir.replace(host, ir.Evaluate, lambda x: ir.seq() if is_function_call(x.value) else x)
     for store in ir.find_all(host, ir.BufferStore):
         uses.append((store, f"a store into {store.buffer.name}"))
     bases = [x for call in ir.find_all(host, ir.Call, is_encode) for x in _base_elements(call)]
@@ -81,6 +82,11 @@ def _uses_of_tensors(host: ir.Stmt) -> list[tuple[Any, str]]:
             if tensor is not None:
                 uses.append((call, f"a call that takes {tensor.name}"))
     return uses
+
+
+def is_function_call(value: Any) -> bool:
+    """Tell calls of functions of the module, which take whole tensors as their callers do."""
+    return isinstance(value, ir.Call) and str(value.op.name) == "tirx.tvm_call_cpacked"
 
 
 def _base_elements(encode: ir.Call) -> list[Any]:

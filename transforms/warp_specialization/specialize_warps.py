@@ -91,9 +91,10 @@ def rewrite_roles(plan: RolePlan) -> ir.For:
     )
     body: ir.Stmt = ir.mark_ours(roles)
     if plan.moves_registers:
-        # setmaxnreg needs the register count at entry: __launch_bounds__(threads, 1).
+        # setmaxnreg needs the register count at entry: __launch_bounds__(threads, blocks).
         key = "tirx.launch_bounds_min_blocks_per_sm"
-        body = tirx.AttrStmt(tirx.IntImm("int32", 0), key, tirx.IntImm("int32", 1), body)
+        count = tirx.IntImm("int32", plan.blocks)
+        body = tirx.AttrStmt(tirx.IntImm("int32", 0), key, count, body)
     block = ir.with_block(kernel, body=body)
     return ir.with_body(
         plan.axis,
@@ -156,7 +157,7 @@ def emit_release(
     pending = max(pending, int(loads[0].block.annotations.get(RESERVED_SLOTS, 0)))
     elected = (thread % unit).equal(0)
     if pending:
-        # What was left in flight after another set's tile that set gives back.
+        # Each set of consumers releases the slots that it left in flight after its own tile.
         count = trip if plan.turns == 1 else _within(plan, trip)
         elected = tirx.And(elected, count >= pending)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
@@ -211,6 +212,7 @@ def _facts(plan: RolePlan, channels: list[Channel]) -> list[Note]:
         plan.pending,
         None if few is None or many is None else (few, many),
         plan.turns,
+        plan.blocks,
     )
     handed_over = [channel for channel in channels if channel.num_arrivals]
     return [roles, *(ArrivalsNote(x.number, x.full_count, x.empty_count) for x in handed_over)]

@@ -17,6 +17,7 @@ from tvm_hopper.requests.fallbacks import Fallback
 from tvm_hopper.requests.keys import (
     ASYNC_OP,
     AWAIT_FREE,
+    BLOCKS_PER_SM,
     CONSUMERS,
     NUM_SLOTS,
     REGISTERS,
@@ -71,6 +72,7 @@ class RolePlan:
     arch: Arch
     loads_in_parts: bool = False
     turns: int = 1  # consumer groups (ping-pong), each a whole consumer role
+    blocks: int = 1  # that share an SM
 
     def __post_init__(self) -> None:
         for loop in self.loops:
@@ -86,7 +88,7 @@ class RolePlan:
         few, many = self.producer.num_registers, self.consumer.num_registers
         if few is not None and many is not None:
             groups = self.num_consumers * self.turns
-            broken = registers.check(few, many, groups, self.arch)
+            broken = registers.check(few, many, groups, self.arch, self.blocks)
             if broken:
                 usual = self.arch.has_setmaxnreg and registers.DEFAULT_SPLIT.get(groups)
                 fix = f"take {list(usual)}, or leave the annotation out" if usual else ""
@@ -156,7 +158,10 @@ def plan_roles(kernel: ir.For, arch: Arch, default_pending: int = 0) -> tuple[Ro
     _check_readers(axis)
     pending = _pending(asking, default_pending)
     in_parts = any(is_made_in_parts(load.block) for load in find_loads(axis))
-    return (RolePlan(axis, tuple(asking), producer, consumer, pending, arch, in_parts, turns),)
+    grid = ir.thread_axes(kernel).get("blockIdx.x")
+    blocks = 1 if grid is None else int(grid.annotations.get(BLOCKS_PER_SM, 1))
+    roles = producer, consumer, pending, arch, in_parts, turns, blocks
+    return (RolePlan(axis, tuple(asking), *roles),)
 
 
 def _check_requests(loops: list[ir.For], asking: list[ir.For]) -> None:

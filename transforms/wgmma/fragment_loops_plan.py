@@ -35,7 +35,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
-from tvm_hopper.requests.keys import TAKES_PLACE
+from tvm_hopper.requests.keys import DISJOINT_ROWS, TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
@@ -109,7 +109,7 @@ class FragmentNest:
         return self.realize.block.body.buffer
 
     def read_of(self, load: ir.TensorLoad) -> ColumnRead | None:
-        """Return which columns a load means; None of whole accumulators."""
+        """Return which columns a load reads, None if it reads whole accumulators."""
         known = dict(self.reads)
         return next((known[str(x)] for x in load.indices if str(x) in known), None)
 
@@ -252,7 +252,7 @@ def _gathered(
     (column,) = columns
     row, start = _row_of(rows, first, nest)
     may_be_part = ir.is_shared(realize.block.body.buffer)
-    # Of fewer rows than a tile has TVM moves no more loops to the tile.
+    # With fewer rows than a tile has, TVM moves no more loops to the tile.
     few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
     whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
     if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:
@@ -342,6 +342,8 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
+    if DISJOINT_ROWS in block.annotations:
+        extents = _without_tables(store, extents)
     if not is_injective(list(store.indices), extents, nest.realize.predicate):
         raise cannot_lower(
             f"block {block.name_hint}",
@@ -350,6 +352,12 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
             "one element of the output for each of the accumulator's, in all tiles",
             f"index the output by a permutation of the product's rows and columns, or {fix}",
         )
+
+
+def _without_tables(store: ir.BufferStore, extents: dict[Any, Any]) -> dict[Any, Any]:
+    """Leave out axes that tables are read by: the rows that they place are each tile's own."""
+    tables = ir.find_all(list(store.indices), ir.TensorLoad)
+    return {x: n for x, n in extents.items() if not ir.depends_on(tables, [x])}
 
 
 def _check_reduction(nest: FragmentNest) -> None:

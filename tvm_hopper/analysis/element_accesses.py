@@ -33,17 +33,11 @@ SYMBOL = 4096  # stands for an extent that is known at run time only
 class ElementAccess:
     """A tensor that is accessed element by element.
 
-    Attributes
-    ----------
-    tensor : str
-        Its name.
-    num_bytes : int
-        Bytes that a thread accesses at once.
-    fetched : int
-        Bytes of memory after each access: no more than a sector, fewer where a thread's elements
-        are neighbors.
-    is_store : bool
-        It is written.
+    - `tensor`: its name.
+    - `num_bytes`: bytes that a thread accesses at once.
+    - `fetched`: bytes of memory after each access: no more than a sector, fewer where a thread's
+      elements are neighbors.
+    - `is_store`: it is written.
     """
 
     tensor: str
@@ -71,15 +65,10 @@ def find_element_accesses(
 ) -> list[ElementAccess]:
     """Return the arguments of a function that a kernel's threads access element by element.
 
-    Parameters
-    ----------
-    kernel : For
-        Where vectors are loops yet.
-    arguments : list of buffer
-        The tensors of the function.
-    fragments : bool
-        Its threads have fragments of a product: loads count alone, without a vector, too, since
-        stores of fragments have notes of their own.
+    - `kernel`: where vectors are loops yet.
+    - `arguments` (list of buffer): the tensors of the function.
+    - `fragments`: its threads have fragments of a product: loads count alone, without a vector,
+      too, since stores of fragments have notes of their own.
     """
     sites: list[_Site] = []
     _walk(_with_numbers(kernel), (), [], sites)
@@ -180,7 +169,10 @@ def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_S
 
 
 def _collect(node: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
+    calls = ir.find_all(node, ir.Call, lambda x: getattr(x.op, "name", "") == "tirx.address_of")
     for load in ir.find_all(node, ir.TensorLoad):
+        if any(load.same_as(x.args[0]) for x in calls):  # nothing is read of it here
+            continue
         _add(load.source, load.indices, False, loops, tails, sites)
     if isinstance(node, ir.BufferStore):
         _add(node.buffer, node.indices, True, loops, tails, sites)

@@ -19,6 +19,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule.products.branches import look_at
 
+from .cache_kernels import RULE, ServedKernels
 from .calls import PAGED_ATTENTION
 from .fuse_decoders import ALONE
 from .records import (
@@ -49,18 +50,11 @@ def of_scheduled(
 ) -> FunctionRecord:
     """Record what rules made of a function.
 
-    Parameters
-    ----------
-    name : str
-        In the module.
-    plain : PrimFunc
-        As the rules were given it.
-    now : PrimFunc or None
-        As the last of them left it; None where all refused.
-    said : sequence of Decision
-        Theirs, in order.
-    tuned : TunedChoice, optional
-        What a database decided of it.
+    - `name`: in the module.
+    - `plain`: as the rules were given it.
+    - `now`: as the last of them left it; None where all refused.
+    - `said` (sequence of Decision): theirs, in order.
+    - `tuned`: what a database decided of it.
     """
     taken = next((x for x in decisions if x.taken), None)
     if taken is None or now is None:
@@ -103,17 +97,34 @@ def is_for_host(func: tirx.PrimFunc, target: Target) -> bool:
     return bool(func.attrs and func.attrs.get("tirx.is_host_func", False)) or "cpu" in target.keys
 
 
-def of_given(name: str, func: tirx.PrimFunc, rule: str = "scheduled already") -> FunctionRecord:
-    """Record a function that stays as it came."""
+def of_given(
+    name: str,
+    func: tirx.PrimFunc,
+    rule: str = "scheduled already",
+    cache: ServedKernels | None = None,
+) -> FunctionRecord:
+    """Record a function that stays as it came, or a kernel of a paged cache."""
     by = GIVEN if not any(map(_is_ours, ir.kernels(func))) else OURS
-    return FunctionRecord(name, by, rule, tensors=_tensors(func), **_work(func))
+    note: str = ""
+    refused: tuple[tuple[str, str], ...] = ()
+    if cache is not None and name in cache.fallbacks:
+        rule, note = RULE, f"calls {cache.fallbacks[name]} where rotary_mode is not 0"
+    elif cache is not None and name in cache.refused:
+        refused = ((RULE, cache.refused[name]),)
+    return FunctionRecord(
+        name, by, rule, note, tensors=_tensors(func), refused=refused, **_work(func)
+    )
 
 
-def of_library(name: str) -> FunctionRecord:
+def of_library(name: str, cache: ServedKernels | None = None) -> FunctionRecord:
     """Record an external function."""
-    if name == PAGED_ATTENTION:
+    if name != PAGED_ATTENTION:
+        return FunctionRecord(name, LIBRARY)
+    if cache is None or not cache.fallbacks:
         return FunctionRecord(name, STOCK, "paged cache", kind="attention")
-    return FunctionRecord(name, LIBRARY)
+    return FunctionRecord(
+        name, OURS, RULE, f"kernels {', '.join(sorted(cache.fallbacks))}", kind="attention"
+    )
 
 
 def _work(func: tirx.PrimFunc) -> dict[str, Any]:

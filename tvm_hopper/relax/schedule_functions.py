@@ -3,7 +3,8 @@
     @T.prim_func                                  T.func_attr({"tirx.is_scheduled": True})
     def linear(x, w, y): plain loops      ->      def linear(x, w, y): a kernel for each class
 
-Needs: plain loops; what is marked `tirx.is_scheduled` is left as it is.
+Needs: plain loops; what is marked `tirx.is_scheduled` is left as it is, but for kernels of TVM's
+paged cache.
 Leaves: `ATTR` on the module, the records as JSON text.
 """
 
@@ -25,6 +26,7 @@ from tvm_hopper.schedule.memory_bound.widen import half_sums
 from tvm_hopper.schedule.products.parts import without_allocator
 
 from . import collect
+from .cache_kernels import serve_cache_kernels
 from .calls import find_calls
 from .check_builds import find_fault
 from .options import ModelOptions
@@ -36,27 +38,22 @@ ATTR = "tvm_hopper.model"
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.ScheduleFunctions")
 class ScheduleFunctions:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule every function that is plain loops."""
-        new, records = {}, []
+        served = serve_cache_kernels(mod, self.options)
+        mod, new, records = served.mod, {}, []
         database = open_records(self.options.database)
         for gv, func in mod.functions_items():
             name = str(gv.name_hint)
             if not isinstance(func, tirx.PrimFunc):
                 continue
             if is_scheduled(func):
-                records.append(collect.of_given(name, func))
+                records.append(collect.of_given(name, func, cache=served))
                 continue
             target = func.attrs.get("target") or Target.current(allow_none=False)
             if collect.is_for_host(func, target):
@@ -73,7 +70,7 @@ class ScheduleFunctions:
                 new[gv] = done
             records.append(record)
         calls, libraries = find_calls(mod)
-        records += [collect.of_library(name) for name in libraries]
+        records += [collect.of_library(name, served) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

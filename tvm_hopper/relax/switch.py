@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from tvm_hopper.requests.targets import is_ours
 
+from . import cache_kernels
 from .lowering import legalize_passes
 from .options import ModelOptions, as_options
 
@@ -30,7 +31,8 @@ Legalize = Callable[[Target], list[Any]]
 def enable(**options: Any) -> None:
     """Make `relax.build(mod, target)` use this package on sm_90a, for the functions it supports.
 
-    A second call changes the options.
+    Paged caches of TVM's frontend get kernels of ours where they are made, whichever pipeline
+    builds the model. A second call changes the options.
 
     Parameters
     ----------
@@ -47,6 +49,7 @@ def enable(**options: Any) -> None:
         disable()
         for place in PLACES:
             setattr(place, NAME, _wrapped(getattr(place, NAME), given))
+        cache_kernels.wrap_makers(given)
 
 
 def disable() -> None:
@@ -55,6 +58,7 @@ def disable() -> None:
         for place in PLACES:
             now = getattr(place, NAME)
             setattr(place, NAME, getattr(now, "switch_of", now))
+        cache_kernels.unwrap_makers()
 
 
 def _wrapped(previous: Legalize, options: ModelOptions) -> Legalize:

@@ -183,7 +183,7 @@ class Kernel:
             yield "raster order", f"{self.order.raster_group} rows of output tiles together{curve}"
         if self.roles and self.roles.registers and self.threads:
             producer, consumer = self.roles.registers
-            entry = registers.entry_registers(self.threads, self.arch)
+            entry = registers.entry_registers(self.threads, self.arch, self.roles.blocks)
             yield "registers", f"{entry} of each thread at the start, by setmaxnreg then"
             yield "  producer", f"{producer}"
             held = sum(x.accumulator_registers for x in self.products)

@@ -8,6 +8,7 @@ from tvm_hopper.requests.keys import BY_DEVICE
 from .attention.apply import attention
 from .attention.config import AttentionConfig
 from .attention.online import online
+from .attention.paged import paged_attention
 from .cluster import share_loads
 from .column_reduction.apply import column_reduction
 from .column_reduction.config import ColumnReductionConfig
@@ -61,6 +62,7 @@ __all__ = [
     "normalize",
     "online",
     "pad",
+    "paged_attention",
     "pipeline",
     "pointwise",
     "raster",

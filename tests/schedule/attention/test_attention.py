@@ -83,6 +83,7 @@ KERNELS = {
     "bias": (replace(CASES["bias"], d=32, v=32), SMALL),
     "mask": (replace(CASES["mask"], d=32, v=32), SMALL),
     "sink": (replace(CASES["sink"], d=32, v=32), SMALL),
+    "parts with a sink": (replace(CASES["sink"], d=32, v=32, m=70), {**SMALL, "splits": 2}),
     **{
         f"columns {d} and {v}": (replace(ONE, n=64, m=32, d=d, v=v), SMALL)
         for d, v in ((40, 40), (72, 104), (192, 128), (200, 248), (256, 256))
@@ -90,7 +91,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_values(name):
     case, config = KERNELS[name]

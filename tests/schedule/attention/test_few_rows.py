@@ -19,6 +19,7 @@ from tvm_hopper.simulation import verify
 DECODE = Case(h=4, kv=1, d=32, v=32, n=1, m=80)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -31,21 +32,19 @@ DECODE = Case(h=4, kv=1, d=32, v=32, n=1, m=80)
         ("grouped", {"packs": True}),
         ("one_kv_head", {"packs": True, "splits": 2}),
         ("by_rows_first", {"packs": True}),
+        ("log_sum", {"splits": 2}),
+        ("sink", {"splits": 3}),
     ],
 )
 def test_values_of_the_form(name, options):
     """Parts without a key, and more parts than steps of a tile, too."""
     case = CASES[name]
     given = values(case)
-    got, _ = run(hs.online(program(case), *SMALL, **options), case, given)
-    want, _ = reference(case, given)
+    got, lse = run(hs.online(program(case), *SMALL, **options), case, given)
+    want, log_sum = reference(case, given)
     np.testing.assert_allclose(got, want, atol=2e-3, rtol=2e-3)
-
-
-@pytest.mark.parametrize("name", ["log_sum", "sink"])
-def test_parts_of_a_program_that_needs_all_keys(name):
-    with pytest.raises(ScheduleError, match="found splits=2 of a program with a sink or a second"):
-        hs.online(program(CASES[name]), splits=2)
+    if case.log_sum:
+        np.testing.assert_allclose(lse, log_sum, atol=1e-4, rtol=1e-4)
 
 
 def test_refused_arguments():

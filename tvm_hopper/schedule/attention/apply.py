@@ -44,6 +44,7 @@ IN_REGISTERS = (
     *("S_init", "P", "acc_init"),
     *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
 )
+LIMIT = "limit"  # of the keys that a row sees, where device memory tells
 
 
 def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> None:
@@ -90,14 +91,9 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
 class OnlineForm:
     """The running form of a schedule, and what was computed.
 
-    Attributes
-    ----------
-    sizes
-        Of `hs.online`: tile, parts, splits and whether heads are packed.
-    weights
-        Type in which weights multiply values.
-    plain
-        What it was made of; None if that is not known.
+    - `sizes`: of `hs.online`: tile, parts, splits and whether heads are packed.
+    - `weights`: type in which weights multiply values.
+    - `plain`: what it was made of; None if that is not known.
     """
 
     name: str
@@ -169,7 +165,7 @@ def _shape_of_program(plain: Any, name: str) -> AttentionShape:
         is_masked=RunningForm(found, tile, found.probabilities).bounds.grow_with_rows,
         heads=None if None in sizes else prod(x for x in sizes if x),
         group=1 if group is None else group[1],
-        may_split=found.sink is None and found.log_sum is None,
+        may_split=True,
     )
 
 
@@ -229,15 +225,30 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     tile = sch.get_sblock("tile")
     *heads, rows, parts = sch.get_loops(tile)
     _deal_out(sch, heads, rows)
+    schedule_tile(sch, parts, config, "tma")
+    if config.splits and config.splits > 1:
+        schedule_merge(sch)
+    return tile
+
+
+def schedule_tile(
+    sch: s_tir.Schedule, parts: Any, config: AttentionConfig, key_copies: str
+) -> None:
+    """Schedule what a thread block does for its tile.
+
+    - `parts`: the loop over the parts of a tile's rows.
+    - `config`: with all fields.
+    - `key_copies`: how keys and values are copied, see `hs.async_copy`.
+    """
     sch.bind(parts, "threadIdx.y")
-    for name in IN_REGISTERS:
+    for name in (*IN_REGISTERS, *({LIMIT} & block_names(sch))):
         sch.set_scope(name, 0, "local")
     for name in TILES:
         sch.set_scope(name, 0, SHARED)
     sch.compute_at("Q_tile", parts)
     for name in TILES:
         # of one query there is no box of rows: threads of the producer copy it
-        steps.async_copy(sch, sch.get_sblock(name), "auto" if name == "Q_tile" else "tma")
+        steps.async_copy(sch, sch.get_sblock(name), "auto" if name == "Q_tile" else key_copies)
     for name in ("S", "O"):
         steps.wgmma(sch, name)
     (keys,) = sch.get_loops(sch.get_sblock("step"))
@@ -246,12 +257,9 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     roles = Roles(config.consumers, config.registers)
     late = ["O"] if config.overlap else []
     steps.pipeline(sch, keys, config.stages, roles, late=late, in_order=bool(config.in_order))
-    if config.splits and config.splits > 1:
-        _deal_out_merge(sch)
-    return tile
 
 
-def _deal_out_merge(sch: s_tir.Schedule) -> None:
+def schedule_merge(sch: s_tir.Schedule) -> None:
     """Let a thread merge an element: threads of a block have those of a row."""
     *rows, column = sch.get_loops(sch.get_sblock("merge"))
     sch.bind(sch.fuse(*rows), "blockIdx.x")

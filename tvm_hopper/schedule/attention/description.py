@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm_hopper import ir
@@ -45,6 +46,22 @@ class States:
 
 
 @dataclass(frozen=True)
+class KeyLimits:
+    """Up to which key rows see, where device memory tells; in the variables of leads and row.
+
+    - `of_row`: the first key that a row does not see.
+    - `full`: the first key that some row of the leads does not see.
+    - `end`: the first key that no row of the leads sees.
+    - `steps`: the first step of keys of a part, and how many it takes; None: parts share them.
+    """
+
+    of_row: Any
+    full: Any
+    end: Any
+    steps: Callable[[Any], tuple[Any, Any]] | None = None
+
+
+@dataclass(frozen=True)
 class Attention:
     """Softmax attention; expressions are in the variables of the axes and of `states`.
 
@@ -60,8 +77,8 @@ class Attention:
         What the sums and the maximum are called in the expressions.
     score : Expr
         The scores divided by `scale`.
-    scale : float
-        A positive constant.
+    scale : float or Expr
+        A positive number, or a float32 expression of the function's arguments.
     base_two : bool
         Whether weights are powers of two, not of e.
     sink : Expr or None
@@ -72,6 +89,12 @@ class Attention:
         What is stored for each element.
     log_sum : StoredResult or None
         What is stored for each row.
+    conditions : mapping of Var to Expr
+        By tensor, when an element of it is read; it counts as zero otherwise.
+    row_count : Expr or None
+        How many rows exist, where device memory tells; the row axis has at least as many.
+    limits : KeyLimits or None
+        The keys that rows see, next to what masks in `score` say.
     """
 
     leads: tuple[LoopAxis, ...]
@@ -84,14 +107,17 @@ class Attention:
     values: Any
     states: States
     score: Any
-    scale: float
+    scale: Any
     base_two: bool
     sink: Any
     probabilities: str
     output: StoredResult
     log_sum: StoredResult | None
+    conditions: Mapping[Any, Any] = field(default_factory=dict)
+    row_count: Any = None
+    limits: KeyLimits | None = None
 
     @property
-    def exponent_scale(self) -> float:
-        """The factor that makes scores exponents of two."""
+    def exponent_scale(self) -> Any:
+        """The factor that makes scores exponents of two: a float or a float32 expression."""
         return self.scale * (1.0 if self.base_two else math.log2(math.e))

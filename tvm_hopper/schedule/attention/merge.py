@@ -6,7 +6,8 @@
     O[i, c] = acc / total
 
 A part without a key has the maximum -inf, and no weight. What the program computes of the sum of
-values, the sum of weights and the maximum it computes of these.
+values, the sum of weights and the maximum it computes of these. A sink is one more part, which
+`top` and `total` begin with.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Parts:
     `values[p, leads, row, column]`, `maxima[p, leads, row]` and `sums[p, leads, row]`.
     """
 
-    count: int
+    count: Any
     values: Any
     maxima: Any
     sums: Any
 
     @staticmethod
-    def of(attention: Attention, count: int) -> Parts:
+    def of(attention: Attention, count: Any) -> Parts:
         """Declare them, in float32."""
         shape = [count, *(x.extent for x in attention.leads), attention.row.extent]
         values = ir.new_buffer("parts", (*shape, attention.column.extent), FLOAT32, "global")
@@ -73,18 +74,20 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     def most(p: Any) -> Any:
         return tirx.BufferLoad(parts.maxima, [p, *row])
 
-    def weighted(p: Any, state: Any, place: list[Any]) -> Any:
+    def weight(score: Any) -> Any:
         none = tirx.EQ(top[zero], constant(MINUS_INFINITY))
-        below = most(p) - tirx.Select(none, constant(0.0), top[zero])
-        weight = tirx.exp2(below * constant(a.exponent_scale))
-        return weight * tirx.BufferLoad(state, [p, *place])
+        below = score - tirx.Select(none, constant(0.0), top[zero])
+        return tirx.exp2(below * constant(a.exponent_scale))
+
+    def weighted(p: Any, state: Any, place: list[Any]) -> Any:
+        return weight(most(p)) * tirx.BufferLoad(state, [p, *place])
 
     def over_parts(
-        name: str, buffer: Any, first: float, combine: Callable[[Any, Any], Any]
+        name: str, buffer: Any, first: Any, combine: Callable[[Any, Any], Any]
     ) -> list[Any]:
         p, u = (ir.Var(x, dtype) for x in ("vp", "vu"))
         new = combine(tirx.BufferLoad(buffer, [zero]), p)
-        one, count = tirx.IntImm(dtype, 1), tirx.IntImm(dtype, parts.count)
+        one, count = tirx.IntImm(dtype, 1), ir.cast_like(parts.count, p)
         begin = ir.BufferStore(buffer, constant(first), [zero])
         return [
             ir.block_nest(f"{name}_init", [u], [one], begin),
@@ -94,16 +97,27 @@ def merge(attention: Attention, parts: Parts, block: Callable[..., Any]) -> ir.S
     values = {s.accumulator: acc[zero], s.row_sum: total[zero]}
     values[s.row_max] = top[zero]
     values.update({x.var: v for x, v in zip(axes, own, strict=True)})
-    value, *indices = (ir.substitute(x, values) for x in (a.output.value, *a.output.indices))
-    kind = ir.dtype_of(a.output.buffer)
-    value = value if ir.dtype_of(value) == kind else tirx.Cast(kind, value)
-    u = ir.Var("vu", dtype)
-    store = ir.BufferStore(a.output.buffer, value, indices)
+
+    def stored(name: str, result: StoredResult, where: Any) -> ir.Stmt:
+        value, *indices = (ir.substitute(x, values) for x in (result.value, *result.indices))
+        kind = ir.dtype_of(result.buffer)
+        value = value if ir.dtype_of(value) == kind else tirx.Cast(kind, value)
+        store = ir.BufferStore(result.buffer, value, indices)
+        one, u = tirx.IntImm(dtype, 1), ir.Var("vu", dtype)
+        return ir.block_nest(name, [u], [one], store, predicate=where)
+
+    sink = MINUS_INFINITY if a.sink is None else ir.substitute(a.sink, values)
     body = ir.seq(
-        over_parts("merge_max", top, MINUS_INFINITY, lambda x, p: T.max(x, most(p))),
-        over_parts("merge_sum", total, 0.0, lambda x, p: x + weighted(p, parts.sums, row)),
+        over_parts("merge_max", top, sink, lambda x, p: T.max(x, most(p))),
+        over_parts(
+            "merge_sum",
+            total,
+            0.0 if a.sink is None else weight(sink),
+            lambda x, p: x + weighted(p, parts.sums, row),
+        ),
         over_parts("merge_values", acc, 0.0, lambda x, p: x + weighted(p, parts.values, own)),
-        ir.block_nest("merged", [u], [tirx.IntImm(dtype, 1)], store),
+        stored("merged", a.output, True),
+        None if a.log_sum is None else stored("merged_lse", a.log_sum, tirx.EQ(own[-1], 0)),
     )
     merged = block("merge", list(zip(own, (x.extent for x in axes), strict=True)), body,
                    [top, total, acc])  # fmt: skip

@@ -105,9 +105,6 @@ def _rewrite(
     func: tirx.PrimFunc, shape: AttentionTile, dtype: str | None, packs: bool
 ) -> tirx.PrimFunc:
     attention = recognize(func)
-    if shape.splits > 1 and (attention.sink is not None or attention.log_sum is not None):
-        found, need = f"splits={shape.splits} of a program with a sink or a second output", "1"
-        raise cannot_schedule("online", found, need, "leave splits out")
     if packs:
         attention = pack_heads(attention)
     body, buffers = RunningForm(attention, shape, dtype or attention.probabilities).build()

@@ -30,6 +30,7 @@ from .key_range import MaskBounds
 from .merge import Parts, merge
 from .scores import FLOAT32, MINUS_INFINITY, constant, may_be_large
 
+ROW_STATES = "row_max", "old_max", "offset", "row_sum", "rescale"
 DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up with zeros
 
 
@@ -37,13 +38,14 @@ DEPTH_STEP = 16  # terms that an instruction multiplies: operands are filled up 
 class AttentionTile:
     """Rows of a thread block, keys of a step, and the parts that the rows are cut into.
 
-    `splits` are the parts that the keys are cut into, each for thread blocks of its own.
+    `splits` are the parts that the keys are cut into, each for thread blocks of its own; a call
+    decides their number where it is an expression.
     """
 
     rows: int
     keys: int
     parts: int
-    splits: int = 1
+    splits: Any = 1
 
     @property
     def rows_of_a_part(self) -> int:
@@ -55,6 +57,7 @@ class AttentionTile:
 class _Buffers:
     """Buffers of one part of a tile, and of a step."""
 
+    limit: Any
     scores: Any
     weights: Any
     accumulator: Any
@@ -66,20 +69,16 @@ class _Buffers:
 
     def all(self) -> list[Any]:
         """Return them in the order of their fields."""
-        return [getattr(self, x.name) for x in fields(self)]
+        every = [getattr(self, x.name) for x in fields(self)]
+        return [x for x in every if x is not None]
 
 
 class RunningForm:
     """Builds the loops of one attention.
 
-    Parameters
-    ----------
-    attention : Attention
-        What is computed.
-    tile : AttentionTile
-        The sizes of a tile.
-    probabilities : str
-        Type of the weights that multiply values.
+    - `attention`: what is computed.
+    - `tile`: the sizes of a tile.
+    - `probabilities`: type of the weights that multiply values.
     """
 
     def __init__(self, attention: Attention, tile: AttentionTile, probabilities: str) -> None:
@@ -115,19 +114,17 @@ class RunningForm:
         extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
         self.loops = ElementNests(extents, self.dtype)
         self.buffers = _Buffers(
+            None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
             ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),
             ir.new_buffer("acc", (rows, a.column.extent), FLOAT32, "global"),
-            *(
-                ir.new_buffer(name, (rows,), FLOAT32, "global")
-                for name in ("row_max", "old_max", "offset", "row_sum", "rescale")
-            ),
+            *(ir.new_buffer(name, (rows,), FLOAT32, "global") for name in ROW_STATES),
         )
         padded = ir.simplify(self.row_tiles * tile.rows)
         leads = [x.extent for x in a.leads]
         self.queries = self._tile_buffer("Q_tile", a.query, (*leads, padded, self.depth))
-        self.part = ir.Var("vp", self.dtype)
-        self.split = Parts.of(a, tile.splits) if tile.splits > 1 else None
+        self.split = None if ir.is_const(tile.splits, 1) else Parts.of(a, tile.splits)
+        self.part = tirx.IntImm(self.dtype, 0) if self.split is None else ir.Var("vp", self.dtype)
         self.keys = self._tile_buffer("K_tile", a.keys, (tile.keys, self.depth))
         self.values = self._tile_buffer("V_tile", a.values, (tile.keys, a.column.extent))
 
@@ -144,13 +141,14 @@ class RunningForm:
             loops.fill("row_max_init", b.row_max, "i", self._first_max),
             loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
             loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
+            None if a.limits is None else loops.fill("limit", b.limit, "i", self._limit),
             self._steps(),
             self._store("out", output, "ic"),
             [self._store(x.buffer.name if split else "lse", x, "i") for x in of_rows],
         )
         one = tirx.IntImm(self.dtype, self.tile.parts)
         axes = [
-            *([] if split is None else [("p", self.part, tirx.IntImm(self.dtype, split.count))]),
+            *([] if split is None else [("p", self.part, ir.cast_like(split.count, self.part))]),
             *zip(self.lead_names, self.lead_vars, (x.extent for x in a.leads), strict=True),
             *(("i0", self.row_tile, self.row_tiles), ("i1", self.row_part, one)),
         ]
@@ -159,7 +157,7 @@ class RunningForm:
         bound: list[Any] = [x for x, *_ in names]
         # The longest tiles start first. TVM finds no box of a tile that is counted back from a
         # symbolic number of them, and does not see that such tiles cover what a merge reads.
-        counts_back = ir.static_int(self.row_tiles) is not None and split is None
+        counts_back = (ir.static_int(self.row_tiles) or 0) > 1 and split is None
         if self.bounds.grow_with_rows and counts_back:
             bound[-2] = self.row_tiles - 1 - bound[-2]
         stmt: ir.Stmt = ir.SBlockRealize(bound, True, block)
@@ -192,21 +190,31 @@ class RunningForm:
     # ---- the loop over keys
 
     def _steps(self) -> ir.Stmt:
-        low, high = (ir.substitute(x, self.by_lead) for x in self.bounds.key_range())
-        first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
-        steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
-        if not self.analyzer.can_prove(steps >= 0):
-            steps = T.max(steps, tirx.IntImm(self.dtype, 0))
-        if self.split is not None:  # each part takes as many steps, as far as there are any
-            most = _ceildiv(steps, self.split.count)
-            begin = self.part * most
-            left = T.min(most, steps - begin)
-            first, steps = first + begin, T.max(left, tirx.IntImm(self.dtype, 0))
+        first, steps = self._step_range()
         axis = self._iter_var(self.key_tile, self.key_tiles, reduced=True)
         block = self._block("step", [axis], ir.seq(*self._step()), [self.keys, self.values])
         var, zero = ir.Var("j0", self.dtype), tirx.IntImm(self.dtype, 0)
         realize = ir.SBlockRealize([ir.simplify(first + var)], True, block)
         return ir.For(var, zero, steps, ir.ForKind.SERIAL, realize)
+
+    def _step_range(self) -> tuple[Any, Any]:
+        """Return the first step and the number of steps."""
+        limits, zero = self.attention.limits, tirx.IntImm(self.dtype, 0)
+        if limits is not None and limits.steps is not None:
+            first, steps = limits.steps(self.part)
+            return ir.substitute(first, self.by_lead), ir.substitute(steps, self.by_lead)
+        key_range = self.bounds.key_range() if limits is None else (zero, limits.end)
+        low, high = (ir.substitute(x, self.by_lead) for x in key_range)
+        first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
+        steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
+        if not self.analyzer.can_prove(steps >= 0):
+            steps = T.max(steps, zero)
+        if self.split is None:
+            return first, steps
+        # each part takes as many steps, as far as there are any
+        most = _ceildiv(steps, self.split.count)
+        begin = self.part * most
+        return first + begin, T.max(T.min(most, steps - begin), zero)
 
     def _step(self) -> list[Any]:
         a, b, loops = self.attention, self.buffers, self.loops
@@ -251,15 +259,15 @@ class RunningForm:
         Its predicate leaves out steps in which no key is masked, if masks are all that it does.
         """
         a, b = self.attention, self.buffers
-        if isinstance(a.score, ir.Var) and not self.cuts_keys:
+        if isinstance(a.score, ir.Var) and not self.cuts_keys and a.limits is None:
             return None
 
         def store(i: Any, j: Any) -> ir.BufferStore:
             at = {a.row.var: self._row_at(i), a.key.var: self._key_at(j)}
             at.update({a.states.product: b.scores[i, j], **self.by_lead})
             value = self._placed(a.score, at, [a.row, a.key])
-            if self.cuts_keys:
-                inside = _below(self._key_at(j), a.key)
+            if self.cuts_keys or a.limits is not None:
+                inside = _below(self._key_at(j), a.key) if a.limits is None else self._sees(i, j)
                 # a Select reads both sides: what it says may not be left out of a read's condition
                 reads = ir.has_any(value, ir.TensorLoad, lambda x: not x.source.same_as(b.scores))
                 choose = T.if_then_else if reads else tirx.Select
@@ -271,7 +279,9 @@ class RunningForm:
         edges = self.bounds.edges(first, end - 1)
         if edges is None:
             return self.loops.nest("scores", "ij", store)
-        if self.cuts_keys:
+        if a.limits is not None:
+            edges.append(tirx.GT(end, a.limits.full))
+        elif self.cuts_keys:
             edges.append(tirx.GT(end, ir.cast_like(a.key.extent, end)))
         reached: Any = None
         for edge in (ir.substitute(x, self.by_lead) for x in edges):
@@ -299,13 +309,24 @@ class RunningForm:
             return tirx.exp2((score - offset) * scale)
         return tirx.exp2(T.fma(score, scale, offset))
 
+    def _limit(self, i: Any) -> Any:
+        """Return the first key that a row does not see."""
+        assert self.attention.limits is not None
+        at = {**self.by_lead, self.attention.row.var: self._row_at(i)}
+        return ir.substitute(self.attention.limits.of_row, at)
+
+    def _sees(self, i: Any, j: Any) -> Any:
+        return tirx.LT(self._key_at(j), self.buffers.limit[i])
+
     # ---- states and results
 
     def _first_max(self, i: Any) -> Any:
-        return constant(MINUS_INFINITY) if self.attention.sink is None else self._sink(i)
+        """Return the maximum of no keys: a sink is one, which parts leave to their merge."""
+        has_sink = self.attention.sink is not None and self.split is None
+        return self._sink(i) if has_sink else constant(MINUS_INFINITY)
 
     def _first_sum(self, i: Any) -> Any:
-        if self.attention.sink is None:
+        if self.attention.sink is None or self.split is not None:
             return constant(0.0)
         none = tirx.EQ(self._sink(i), constant(MINUS_INFINITY))
         return tirx.Select(none, constant(0.0), constant(1.0))
@@ -325,10 +346,15 @@ class RunningForm:
             value, *indices = (ir.substitute(x, at) for x in (result.value, *result.indices))
             return ir.BufferStore(result.buffer, to(ir.dtype_of(result.buffer), value), indices)
 
-        def exists(i: Any, *_: Any) -> Any:
-            return _below(self._row_at(i), a.row)
+        some_exist = self.cuts_rows or a.row_count is not None
 
-        return self.loops.nest(name, axes, store, where=exists if self.cuts_rows else None)
+        def exists(i: Any, *_: Any) -> Any:
+            row = self._row_at(i)
+            if a.row_count is None:
+                return _below(row, a.row)
+            return tirx.LT(row, ir.substitute(a.row_count, self.by_lead))
+
+        return self.loops.nest(name, axes, store, where=exists if some_exist else None)
 
     # ---- helpers
 
@@ -341,6 +367,8 @@ class RunningForm:
         def load(node: Any, mutator: Any) -> Any:
             indices = list(node.indices)
             terms = [_below(at[x.var], x) for x in cut if ir.depends_on(indices, [x.var])]
+            if node.source in a.conditions:
+                terms.append(ir.substitute(a.conditions[node.source], at))
             placed = ir.substitute(mutator.default_mutate(node), at)
             if not terms:
                 return placed

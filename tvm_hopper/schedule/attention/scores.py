@@ -46,9 +46,9 @@ def number(expr: Any) -> float | None:
     return float(expr.value) if isinstance(expr, (tirx.FloatImm, tirx.IntImm)) else None
 
 
-def constant(value: float) -> Any:
-    """Return a float32 constant."""
-    return tirx.FloatImm(FLOAT32, value)
+def constant(value: Any) -> Any:
+    """Return a float as a float32 constant; leave expressions alone."""
+    return tirx.FloatImm(FLOAT32, value) if isinstance(value, (int, float)) else value
 
 
 def to_float32(expr: Any) -> Any:

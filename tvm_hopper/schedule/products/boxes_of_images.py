@@ -15,21 +15,12 @@ def choose_box(
 ) -> tuple[int, ...] | None:
     """Cut images into boxes of a number of pixels: as few as possible, then the longest rows.
 
-    Parameters
-    ----------
-    extents : sequence of int or expression
-        Of the axes of images, outermost first; a symbolic one is not cut.
-    steps : sequence of int
-        Elements of the tensor from one pixel to the next: a box spans no more than a tensor map's.
-    rows : int
-        Pixels of a box.
-    tiles : int
-        Equal parts of a box, one after another, of which each is a box, too.
-
-    Returns
-    -------
-    box : tuple of int, or None
-        Pixels along each axis; None where no box has that many.
+    - `extents` (sequence of int or expression): of the axes of images, outermost first; a symbolic
+      one is not cut.
+    - `steps`: elements of the tensor from one pixel to the next: a box spans no more than a tensor
+      map's.
+    - `rows`: pixels of a box.
+    - returns: pixels along each axis; None where no box has that many.
     """
     best: tuple[Any, ...] = ()
 

@@ -44,7 +44,10 @@ _BINARY_CALLS = {
     "shift_left": "({} << {})",
     **dict.fromkeys(("handle_add_byte_offset", "ptx.addr"), "({} + wide({}))"),
 }
-SAME = ("likely", "cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared")
+SAME = (
+    *("likely", "tvm_thread_invariant"),
+    *("cuda.smem_addr_from_uint64", "cuda.cvta_generic_to_shared"),
+)
 REINTERPRET = {"reinterpret": None, "cuda.uint_as_float": "float32", "cuda.float_as_uint": "uint32"}
 
 

@@ -24,7 +24,7 @@ from tvm_hopper.sim.walk import walk_nodes
 
 _ADDRESSES = ("address_of", "buffer_data", "tvm_access_ptr")
 _BY_LANES = ("shuffle", "shfl")  # they return another lane's value
-_PURE = ("likely", "reinterpret", "if_then_else", "bitwise_", "shift_")
+_PURE = ("likely", "tvm_thread_invariant", "reinterpret", "if_then_else", "bitwise_", "shift_")
 _HANDS_ON = ("shfl_sync", "movmatrix")
 _COMPUTES = ("cvta", "mapa", "isspacep", "getctarank")  # addresses from addresses
 
@@ -33,14 +33,9 @@ _COMPUTES = ("cvta", "mapa", "isspacep", "getctarank")  # addresses from address
 class HeldNeed:
     """Part of a value that may hold nothing.
 
-    Attributes
-    ----------
-    guard : str
-        Python text that is false if no check is needed.
-    text : str
-        Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
-    name : str
-        Name of the registers.
+    - `guard`: Python text that is false if no check is needed.
+    - `text`: Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
+    - `name`: name of the registers.
     """
 
     guard: str

@@ -13,7 +13,10 @@ from tvm_hopper.sim.walk import walk_nodes
 WAITS = (f"{CUDA}mbarrier_wait", f"{PTX}mbarrier_try_wait", f"{PTX}mbarrier_test_wait")
 GATHERS = (f"{PTX}barrier_", f"{PTX}bar_warp_sync", f"{CUDA}warp_sync")
 LOADS = ("ld", "ld_vec", "ld_vec256", "nanosleep")
-COMPUTES = ("likely", "reinterpret", "if_then_else", "bitwise_", "shift_", "address_of", "cvta_")
+COMPUTES = (
+    *("likely", "tvm_thread_invariant", "reinterpret", "if_then_else", "bitwise_", "shift_"),
+    *("address_of", "cvta_"),
+)
 TELLS = (f"{PTX}mbarrier_arrive", f"{PTX}mbarrier_complete", f"{PTX}cp_async")
 
 

@@ -20,7 +20,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess, step_of
 from tvm_hopper.analysis.digits import find_runs, merge
-from tvm_hopper.facts import tensor_map as maps
+from tvm_hopper.facts.tensor_map import MAX_ELEMENT_STRIDE
 from tvm_hopper.transforms.common.transfer import Transfer
 
 
@@ -34,30 +34,8 @@ def merge_dimensions(copy: Transfer, around: tuple[ir.For, ...] = ()) -> Transfe
     analyzer = sym.Analyzer()
     for loop in (*around, *copy.loops):
         analyzer.bind(loop.loop_var, ir.range_of(loop))
-    loops = [x for x in copy.loops[1:] if not ir.is_const(x.extent, 1)]
-
-    def is_inside(d: int) -> bool:
-        """Tell that an index never leaves its dimension, so that no bound of it is lost."""
-        index, extent = tensor.indices[d], shape[d]
-        return (
-            copy.condition is None
-            or ir.static_int(extent) is None
-            or analyzer.can_prove(tirx.all(index >= 0, index < ir.cast_like(extent, index)))
-        )
-
-    def is_one(run: tuple[int, ...]) -> bool:
-        """Tell whether one loop at most moves along dimensions, in steps that a map has."""
-        moved = [x for x in loops if {*tensor.axes([x])} & {*run}]
-        merged = merge([tensor.indices[d] for d in run], [shape[d] for d in run])
-        steps = [step_of(merged, x.loop_var) or 0 for x in moved]
-        return len(moved) < 2 and max(steps, default=0) <= maps.MAX_ELEMENT_STRIDE
-
     found = find_runs(tensor.indices, shape, tensor.strides)
-    runs = [
-        part
-        for run in found
-        for part in ([run] if is_one(run) and all(map(is_inside, run[1:])) else [(d,) for d in run])
-    ]
+    runs = [y for x in found for y in ([x] if _is_one(copy, x, analyzer) else [(d,) for d in x])]
     if len(runs) == len(shape):
         return copy
     merged = tirx.decl_buffer(
@@ -72,3 +50,23 @@ def merge_dimensions(copy: Transfer, around: tuple[ir.For, ...] = ()) -> Transfe
     )
     access = AffineAccess(merged, indices, tensor.loops)
     return replace(copy, src=access) if copy.fills_shared else replace(copy, dst=access)
+
+
+def _is_one(copy: Transfer, run: tuple[int, ...], analyzer: sym.Analyzer) -> bool:
+    """Tell whether one loop at most moves along dimensions, in steps that a map has.
+
+    An inner index must not leave its dimension: a bound of it would be lost.
+    """
+    indices, shape = ([x[d] for d in run] for x in (copy.tensor.indices, copy.tensor.buffer.shape))
+    merged = merge(indices, shape)
+    loops = [x for x in copy.loops[1:] if not ir.is_const(x.extent, 1)]
+    moved = [x for x in loops if ir.depends_on(indices, [x.loop_var])]
+    if len(moved) > 1 or any(
+        (step_of(merged, x.loop_var) or 0) > MAX_ELEMENT_STRIDE for x in moved
+    ):
+        return False
+    return copy.condition is None or all(
+        ir.static_int(extent) is None
+        or analyzer.can_prove(tirx.all(index >= 0, index < ir.cast_like(extent, index)))
+        for index, extent in zip(indices[1:], shape[1:], strict=True)
+    )

@@ -40,54 +40,53 @@ def is_injective(
 
 
 def _is_proven(indices: Sequence[Any], extents: Mapping[ir.Var, Any], predicate: Any) -> bool:
-    moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
-    still = {var: 0 for var in extents if var not in moving}
+    still = {var: 0 for var, extent in extents.items() if ir.is_const(extent, 1)}
     terms = [*ir.conjuncts(ir.substitute(predicate, still))]
     indices = _with_digits_joined([ir.substitute(index, still) for index in indices])
-    while True:
-        analyzer = sym.Analyzer()
-        for var, extent in moving.items():
-            analyzer.bind(var, tvm_ir.Range.from_min_extent(0, extent))
-        indices = [x for index in indices for x in _parts(ir.simplify(index), moving, analyzer)]
-        told = {var for var in moving if any(var.same_as(index) for index in indices)}
-        if not told:
-            break
-        moving = {var: extent for var, extent in moving.items() if var not in told}
-        # any value of them will do, so that no term may say which
-        indices = [ir.substitute(index, dict.fromkeys(told, 0)) for index in indices]
-        terms = [x for x in terms if not ir.depends_on(x, list(told))]
+    indices, left = _untold(indices, {x: n for x, n in extents.items() if x not in still})
     return all(
         _tells(
             [x for x in indices if ir.depends_on(x, list(group))],
-            {var: moving[var] for var in group},
-            ir.conjunction(x for x in terms if not ir.depends_on(x, [*(moving.keys() - group)])),
+            {var: left[var] for var in group},
+            ir.conjunction(x for x in terms if not ir.depends_on(x, [*(extents.keys() - group)])),
         )
-        for group in _groups(indices, moving)
+        for group in _groups(indices, left)
     )
+
+
+def _untold(
+    indices: Sequence[Any], extents: Mapping[ir.Var, Any]
+) -> tuple[list[Any], Mapping[ir.Var, Any]]:
+    """Return the variables that are no part of an index by themselves, and what follows them."""
+    analyzer = sym.Analyzer()
+    for var, extent in extents.items():
+        analyzer.bind(var, tvm_ir.Range.from_min_extent(0, extent))
+    parts = [x for index in indices for x in _parts(ir.simplify(index), extents, analyzer)]
+    told = {var: 0 for var in extents if any(var.same_as(x) for x in parts)}
+    if not told:
+        return parts, extents
+    left = {var: extent for var, extent in extents.items() if var not in told}
+    return _untold([ir.substitute(x, told) for x in parts], left)  # any value of them will do
 
 
 def _parts(index: Any, extents: Mapping[ir.Var, Any], analyzer: sym.Analyzer) -> list[Any]:
     """Cut a sum where its rest is shorter than a step: `a * 12 + b % 12` tells `a` and `b % 12`."""
-    is_wider = (
-        isinstance(index, tirx.Cast)
-        and (
-            ir.dtype_of(index.value),
-            ir.dtype_of(index),
-        )
-        == WIDENED
-    )
-    if is_wider or (isinstance(index, tirx.Mul) and ir.static_int(index.b)):
-        return _parts(ir.simplify(index.value if is_wider else index.a), extents, analyzer)
+    if isinstance(index, tirx.Cast) and (ir.dtype_of(index.value), ir.dtype_of(index)) == WIDENED:
+        return _parts(ir.simplify(index.value), extents, analyzer)
+    if isinstance(index, tirx.Mul) and ir.static_int(index.b):
+        return _parts(index.a, extents, analyzer)
     terms = [x for x in terms_of(index) if ir.depends_on(x, list(extents))]
-    steps = [divisor(x) for x in terms]
-    for step in sorted({*steps} - {0}):
-        high = [x for x, of in zip(terms, steps, strict=True) if of % step == 0]
-        low = [x for x, of in zip(terms, steps, strict=True) if of % step]
-        reach = analyzer.const_int_bound(sum(low[1:], low[0])) if low else None
-        if reach is not None and reach.max_value - reach.min_value < step:
-            sums = (sum(x[1:], x[0]) for x in (high, low))
-            return [part for x in sums for part in _parts(x, extents, analyzer)]
-    return [sum(terms[1:], terms[0])] if terms else []
+    for step in sorted({divisor(x) for x in terms} - {0}):
+        low = [x for x in terms if divisor(x) % step]
+        reach = analyzer.const_int_bound(_sum(low))
+        if low and reach.max_value - reach.min_value < step:
+            high = [x for x in terms if divisor(x) % step == 0]
+            return [x for part in (high, low) for x in _parts(_sum(part), extents, analyzer)]
+    return [_sum(terms)] if terms else []
+
+
+def _sum(terms: list[Any]) -> Any:
+    return sum(terms[1:], terms[0]) if terms else tirx.IntImm("int32", 0)
 
 
 def _groups(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> list[set[ir.Var]]:

@@ -194,21 +194,25 @@ def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) 
     made = pads.get(load.source)
     source, condition = (load, None) if made is None else _through(made, load)
     is_filled = condition is not None and ir.depends_on(condition, variables)
-    follows_several = any(
+    is_window = _is_dilated(node, indices) or any(
         ir.depends_on(x, variables) and len(_movers(node, x)) > 1 for x in indices
     )
     # of one axis of rows alone steps are the operand's strides, which boxes have as they are
     in_steps = len(moving) > 1 and any(
         x not in (0, 1) for i, x in zip(moving, steps, strict=True) if i in own
     )
-    summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
-    is_dilated = any((step_of(x, v) or 0) > 1 for x in indices[:-1] for v in summed)
-    if not (is_filled or follows_several or in_steps or is_dilated):
+    if not (is_filled or is_window or in_steps):
         return None
     pad = None if made is None else load.source
     rows = sorted(moving, key=lambda i: _dimension(load, node.iter_vars[i].var))
     by_row = dict(zip(moving, steps, strict=True))
     return Windows(node, load, source, condition, pad, tuple(rows), tuple(by_row[i] for i in rows))
+
+
+def _is_dilated(node: Any, indices: list[Any]) -> bool:
+    """Tell whether a sum steps over elements, of another dimension than the last."""
+    summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+    return any((step_of(x, v) or 0) > 1 for x in indices[:-1] for v in summed)
 
 
 def _moving_alone(node: Any, indices: list[Any], others: list[Any]) -> list[int]:

@@ -57,8 +57,6 @@ def find_bounds(
     for term in (_as_order(x, analyzer) for x in ir.conjuncts(condition)):
         low = _find_not_negative(term, indices, analyzer)
         found = None if low else _bounded(term, indices, shape, usual, loops, analyzer)
-        if found is None:
-            low = low or [n for n, x in enumerate(indices) if _starts_at(term, x, analyzer)]
         if found is None and not low:
             axis = _bounded_beside([], term, usual, loops)
             found = None if axis is None else (axis, shape[axis])
@@ -236,11 +234,6 @@ def _same_places(term: Any, bound: Any, loops: tuple[ir.For, ...]) -> bool:
     except KeyError:  # what is no loop's, or no sum of loops
         return False
     return bool(np.all(first == second))
-
-
-def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:
-    """Tell whether a term says in other words that an index which may be negative is not."""
-    return not analyzer.can_prove(index >= 0) and _agree(term, index >= 0, analyzer)
 
 
 def _agree(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.products.config import ARCH, CONSUMERS
 from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
@@ -22,6 +23,7 @@ MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
 MOST_MASKED_KEYS = 128
 STAGES = 2
 STEPS_OF_A_PART = 2  # at least
+STEPS_TO_BEGIN, STEPS_TO_GO_ON = 2.0, 1.0  # as long as a thread block, and as its next tile
 MOST_SPLITS = 16  # a thread of the second kernel reads as many numbers, one after another
 # Of two consumers the producer leaves more registers where more than these are held: with 34 of 232
 # left, and results of parts to store, ptxas 13.0 spills 32 bytes.
@@ -120,6 +122,8 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         splits=given.splits or _fill_chip(shape, tile),
         packs=packs,
     )
+    if given.persistent is None:
+        config = replace(config, persistent=_blocks(shape, config))
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(
@@ -151,6 +155,30 @@ def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:
     if shape.keys is not None:
         most = -(-shape.keys // tile[1]) // STEPS_OF_A_PART
     return max(1, min(chip_of_target().num_sms // blocks, most, MOST_SPLITS))
+
+
+def _blocks(shape: AttentionShape, config: AttentionConfig) -> int:
+    """Return the thread blocks of a persistent kernel; 0: each has one tile, which is not slower.
+
+    A thread block that begins and ends takes as long as some steps; that of another tile of a
+    persistent one less, since loads run ahead and the consumers do not end together. Pairs of tiles
+    whose steps grow with the row are dealt out evenly, but by two.
+    """
+    assert config.tile is not None
+    splits = config.splits or 1
+    if shape.heads is None or shape.rows is None or shape.keys is None:
+        return BY_DEVICE
+    rows, sms = -(-shape.rows // config.tile[0]), chip_of_target().num_sms
+    heads = shape.heads * splits
+    if rows * heads <= sms:
+        return 0
+    most = -(-shape.keys // (config.tile[1] * splits))
+    if not shape.is_masked:
+        return BY_DEVICE
+    mean = (most + 1) / 2
+    alone = rows * heads * (mean + STEPS_TO_BEGIN) / sms + most / 2
+    pairs = -(-(-(-heads // 2) * rows) // sms) * 2 * (mean + STEPS_TO_GO_ON)
+    return BY_DEVICE if pairs <= alone else 0
 
 
 def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:

@@ -278,6 +278,7 @@ def _deal_out(
     sch.bind(head, "blockIdx.y" if is_few else "blockIdx.x")
     sch.bind(rows, "blockIdx.x" if is_few else "blockIdx.y")
     if persistent:
-        (step,) = sch.get_loops(sch.get_sblock("step"))[-1:]
-        grows = ir.depends_on(sch.get(step).extent, [sch.get(rows).loop_var])
+        own = [x.var for x in sch.get(sch.get_sblock("tile")).iter_vars]
+        step = sch.get(sch.get_loops(sch.get_sblock("step"))[-1])
+        grows = ir.depends_on(step.extent, own)
         raster(sch, rows, persistent=persistent, curve=PAIRS if grows else None)

@@ -36,8 +36,7 @@ class AttentionConfig(GivenFields):
         the ring has two slots or more.
     in_order : bool, optional
         Let consumers multiply one after another: one computes weights while another one keeps the
-        tensor cores busy. None: with `overlap`, where there are several consumers and the head
-        dimension is at most 128.
+        tensor cores busy. None: no, since consumers that are not in step do so by themselves.
     splits : int, optional
         Parts that the keys are split into, which a second kernel merges. None: as many as fill the
         chip where there are few queries.
@@ -46,6 +45,9 @@ class AttentionConfig(GivenFields):
         0: one block a tile, BY_DEVICE (-1): as many as the device has room for. None: BY_DEVICE
         where there are more tiles than SMs. Where a mask makes later rows see more keys a block
         takes tiles in pairs, of two heads, the second from the other end.
+    query_slots : int, optional
+        Tiles of queries of a persistent kernel that may be there: the next one is loaded before
+        the end of one. None: 2 where they fit.
     packs : bool, optional
         Whether heads that share keys are rows of one tile. None: where a tile has room for them.
 
@@ -63,14 +65,14 @@ class AttentionConfig(GivenFields):
     in_order: bool | None = None
     splits: int | None = None
     persistent: int | None = None
+    query_slots: int | None = None
     packs: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
-        self.set_ints(
-            WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS)), "splits": (1, None)}
-        )
+        counts = dict.fromkeys(("stages", "splits", "query_slots"), (1, None))
+        self.set_ints(WHERE, {**counts, "consumers": (1, max(CONSUMERS))})
         self.set_fields(
             persistent=as_int(WHERE, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS)
         )

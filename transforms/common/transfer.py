@@ -36,7 +36,6 @@ from tvm_hopper.requests.keys import (
     ASYNC_COPY,
     ASYNC_OP,
     CACHE_HINT,
-    LOAD_SLOTS,
     REDUCE,
     SPARE_ROWS,
     STORE_SLOTS,
@@ -181,13 +180,6 @@ def _transfer(nest: ir.Stmt, loops: tuple[ir.For, ...], realize: ir.SBlockRealiz
             "them on the block that copies the tile to global memory",
             "a ring of loads has as many slots as the pipeline has stages",
         )
-    if LOAD_SLOTS in block.annotations and not op.is_load:
-        raise cannot_lower(
-            f"block {block.name_hint}, {LOAD_SLOTS}",
-            "slots of a load on a store",
-            "them on the block that fills the tile",
-            f"give a store {STORE_SLOTS}",
-        )
     if CACHE_HINT in block.annotations and not op.takes_hint:
         raise cannot_lower(
             f"block {block.name_hint}, {CACHE_HINT}",
@@ -246,7 +238,7 @@ def load_call(transfer: Transfer, name: str) -> str:
 def operation_notes(transfer: Transfer) -> dict[str, Any]:
     """Return the annotations of the block of operations that stands for a transfer."""
     old = transfer.block.annotations
-    kept = {key: old[key] for key in (STORE_SLOTS, LOAD_SLOTS, REDUCE) if key in old}
+    kept = {key: old[key] for key in (STORE_SLOTS, REDUCE) if key in old}
     return {ASYNC_OP: transfer.op.name, **kept}
 
 

@@ -14,7 +14,6 @@ from tvm_hopper.requests.keys import (
     ASYNC_OP,
     ASYNC_STAGES,
     CHANNEL,
-    LOAD_SLOTS,
     NUM_SLOTS,
     ORDER,
     PERSISTENT,
@@ -312,25 +311,9 @@ def _plan_site(
                 "a serial loop from 0",
             )
     num_slots = _num_slots(site.loops[-1], site) if site.loops else 1
-    num_slots = _asked_slots(site, num_slots, is_persistent)
     tiles = tuple(load.block.writes[0].source for load in site.loads)
     in_flight = stores_in_flight(body, tiles, site.loops, is_persistent, num_slots)
     return PipelinePlan(number, site, num_slots, in_flight, processor)
-
-
-def _asked_slots(site: Site, num_slots: int, is_persistent: bool) -> int:
-    """Return the slots of loads that say how many; only such of a persistent kernel's tile may."""
-    asked = [int(x.block.annotations.get(LOAD_SLOTS, 1)) for x in site.loads]
-    most = max(asked)
-    if most > 1 and (site.loops or not is_persistent):
-        where = f"loop {site.loops[-1].loop_var.name}" if site.loops else "a kernel of one tile"
-        raise cannot_lower(
-            f"{_names(site.loads)}, {LOAD_SLOTS}",
-            f"{most} in {where}",
-            f"a load of each output tile of a persistent kernel ({PERSISTENT})",
-            "a ring in a loop has as many slots as the pipeline has stages",
-        )
-    return max(num_slots, most)
 
 
 def _stages(plan: PipelinePlan) -> list[int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import CHANNEL, LOAD_SLOTS, STORE_RING, STORE_SLOT, STORE_SLOTS
-from tvm_hopper.transforms.common.channel import is_load, is_store, make_call, parse_call
+from tvm_hopper.requests.keys import CHANNEL, STORE_RING, STORE_SLOT, STORE_SLOTS
+from tvm_hopper.transforms.common.channel import is_store, make_call, parse_call
 
 
 def find_rings(kernel: ir.For) -> list[ir.SBlock]:
@@ -33,15 +33,13 @@ def leave_slot(store: ir.SBlockRealize, number: int, trip: ir.Var) -> ir.SBlockR
 
 
 def without_requests(kernel: ir.For) -> ir.For:
-    """Take away what loads and stores have requested, once it is planned."""
+    """Take away what stores have requested, once it is planned."""
 
     def served(realize: ir.SBlockRealize) -> ir.SBlockRealize:
         block = realize.block
-        if not (is_store(realize) or is_load(realize)):
+        if not is_store(realize) or STORE_SLOTS not in block.annotations:
             return realize
-        if not {STORE_SLOTS, LOAD_SLOTS} & {*block.annotations}:
-            return realize
-        notes = {k: v for k, v in block.annotations.items() if k not in (STORE_SLOTS, LOAD_SLOTS)}
+        notes = {k: v for k, v in block.annotations.items() if k != STORE_SLOTS}
         block = ir.with_block(block, annotations=notes)
         return ir.SBlockRealize(realize.iter_values, realize.predicate, block)
 

@@ -33,9 +33,8 @@ LOAD_HINT = "tvm_hopper.load_hint"
 EARLY_LOADS = "tvm_hopper.early_loads"
 # -- on the block that copies a tile from shared to global memory
 STORE_SLOTS = "tvm_hopper.store_slots"
-LOAD_SLOTS = "tvm_hopper.load_slots"
 REDUCE = "tvm_hopper.reduce"
-COPY_OPTIONS = (SWIZZLE, STORE_SLOTS, LOAD_SLOTS, REDUCE, CACHE_HINT, SPARE_ROWS)  # of ASYNC_COPY
+COPY_OPTIONS = (SWIZZLE, STORE_SLOTS, REDUCE, CACHE_HINT, SPARE_ROWS)  # next to ASYNC_COPY
 # -- on a serial loop around such copies
 ACROSS_BLOCKS = "tvm_hopper.across_blocks"
 # -- on a serial loop around the pipelined loop of a product
@@ -84,7 +83,7 @@ CURVES = (HILBERT,)  # of products
 ORDERS = (HILBERT, PAIRS)
 MOST_TURNS = 3  # consumer groups
 MOST_TURNS_AHEAD = 8  # iterations of the row loop
-MOST_SLOTS = 1 << 16  # no shared memory holds more
+MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
 BY_DEVICE = -1  # value of PERSISTENT: the host counts thread blocks for the device at each launch
 # -- options of a whole compilation (function attribute or PassContext)
 STRICT = "tvm_hopper.strict"
@@ -188,13 +187,7 @@ KEYS: dict[str, Key] = {
             STORE_SLOTS,
             int,
             "ring slots of the tile that an asynchronous store reads; all but one may be in flight",
-            bounds=(1, MOST_SLOTS),
-        ),
-        _block(
-            LOAD_SLOTS,
-            int,
-            "slots of a tile that a persistent kernel loads once for each output tile",
-            bounds=(1, MOST_SLOTS),
+            bounds=(1, MOST_STORE_SLOTS),
         ),
         _block(
             REDUCE,

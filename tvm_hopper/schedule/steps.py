@@ -161,7 +161,6 @@ def async_copy(
     swizzle: int | None = None,
     cache_hint: str | None = None,
     spare_rows: bool = False,
-    slots: int | None = None,
 ) -> None:
     """Make a copy to shared memory (or VTCM) asynchronous, by a mechanism of the hardware.
 
@@ -192,9 +191,6 @@ def async_copy(
     spare_rows : bool
         Out-of-bounds rows of the tile need not be zero-filled, which is slower for TMA than
         loading: their contents are ignored. No effect on a copy without a pad.
-    slots : int, optional
-        Of a tile that a persistent kernel loads once for each output tile: how many may be there,
-        so that loads of the next output tile need not wait for the end of one. None: one.
 
     Raises
     ------
@@ -208,7 +204,6 @@ def async_copy(
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
     cache_hint = as_choice(where, "cache_hint", cache_hint, keys.CACHE_HINTS)
     check_type(where, "spare_rows", spare_rows, bool, "whether rows beyond the end are free")
-    slots = as_int(where, "slots", slots, 1, keys.MOST_SLOTS)
     scopes = [str(region.source.scope()) for region in node.writes]
     into_vtcm = find_mechanisms("global", "vtcm")
     if mechanism == keys.AUTO and scopes == [ir.VTCM]:
@@ -225,8 +220,6 @@ def async_copy(
         _ask(sch, where, copy, keys.CACHE_HINT, cache_hint)
     if spare_rows and _has_pad(sch, copy):
         _ask(sch, where, copy, keys.SPARE_ROWS, 1)
-    if slots is not None:
-        _ask(sch, where, copy, keys.LOAD_SLOTS, slots)
 
 
 def _has_pad(sch: s_tir.Schedule, copy: Any) -> bool:
@@ -291,7 +284,7 @@ def async_store(
     where = f"block {sch.get(copy).name_hint}"
     mechanism = as_choice(where, "mechanism", mechanism, STORES) or keys.AUTO
     swizzle = as_choice(where, "swizzle", swizzle, swizzle_facts.SWIZZLES)
-    slots = as_int(where, "slots", slots, 1, keys.MOST_SLOTS)
+    slots = as_int(where, "slots", slots, 1, keys.MOST_STORE_SLOTS)
     reduce = reductions.check_update(sch, where, copy, mechanism, reduce)
     plain_loops.check_store(sch, where, copy, reduce is not None)
     _ask(sch, where, copy, keys.ASYNC_COPY, mechanism)

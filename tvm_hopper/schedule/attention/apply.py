@@ -239,10 +239,7 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     sch.compute_at("Q_tile", parts)
     for name in TILES:
         # of one query there is no box of rows: threads of the producer copy it
-        is_query = name == "Q_tile"
-        slots = config.query_slots if is_query and config.persistent else None
-        mechanism = "auto" if is_query else "tma"
-        steps.async_copy(sch, sch.get_sblock(name), mechanism, slots=slots)
+        steps.async_copy(sch, sch.get_sblock(name), "auto" if name == "Q_tile" else "tma")
     for name in ("S", "O"):
         steps.wgmma(sch, name)
     (keys,) = sch.get_loops(sch.get_sblock("step"))

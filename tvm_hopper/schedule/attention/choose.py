@@ -71,11 +71,11 @@ class AttentionShape:
     group: int = 1
     may_split: bool = False
 
-    def shared_bytes(self, tile: tuple[int, int], stages: int, query_slots: int = 1) -> int:
+    def shared_bytes(self, tile: tuple[int, int], stages: int) -> int:
         """Return what the tiles of a thread block take of shared memory."""
         rows, keys = tile
         each = dtype_bytes(self.dtype)
-        tiles = [*[rows * self.depth] * query_slots, *[keys * self.depth, keys * self.columns] * stages]
+        tiles = [rows * self.depth, *[keys * self.depth, keys * self.columns] * stages]
         return sum(-(-x * each // TILE_ALIGNMENT) * TILE_ALIGNMENT for x in tiles) + BARRIERS
 
     @property
@@ -127,14 +127,11 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     )
     if given.persistent is None:
         config = replace(config, persistent=_blocks(shape, config))
-    if given.query_slots is None:
-        room = shape.shared_bytes(tile, stages, 2) <= ARCH.tile_bytes
-        config = replace(config, query_slots=2 if config.persistent and room else 1)
-    taken, most = shape.shared_bytes(tile, stages, config.query_slots or 1), ARCH.tile_bytes
+    taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(
             "attention",
-            f"tile={tile}, {config.query_slots} of queries and {stages} stages of head dimensions {shape.depth} and "
+            f"tile={tile} and {stages} stages of head dimensions {shape.depth} and "
             f"{shape.columns}: {taken} bytes of shared memory",
             f"at most {most}",
             "choose fewer keys, rows or stages",

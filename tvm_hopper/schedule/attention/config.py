@@ -45,9 +45,6 @@ class AttentionConfig(GivenFields):
         0: one block a tile, BY_DEVICE (-1): as many as the device has room for. None: BY_DEVICE
         where there are more tiles than SMs. Where a mask makes later rows see more keys a block
         takes tiles in pairs, of two heads, the second from the other end.
-    query_slots : int, optional
-        Tiles of queries of a persistent kernel that may be there: the next one is loaded before
-        the end of one. None: 2 where they fit.
     packs : bool, optional
         Whether heads that share keys are rows of one tile. None: where a tile has room for them.
 
@@ -65,13 +62,12 @@ class AttentionConfig(GivenFields):
     in_order: bool | None = None
     splits: int | None = None
     persistent: int | None = None
-    query_slots: int | None = None
     packs: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
-        counts = dict.fromkeys(("stages", "splits", "query_slots"), (1, None))
+        counts = dict.fromkeys(("stages", "splits"), (1, None))
         self.set_ints(WHERE, {**counts, "consumers": (1, max(CONSUMERS))})
         self.set_fields(
             persistent=as_int(WHERE, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS)

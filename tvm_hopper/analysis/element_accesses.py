@@ -158,8 +158,7 @@ def _size(buffer: Any) -> int:
 def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
     """List the accesses below a statement; those of `tails` are left out."""
     if isinstance(stmt, ir.For):
-        is_loop = stmt.kind != ir.ForKind.THREAD_BINDING
-        _walk(stmt.body, (*loops, stmt) if is_loop else loops, tails, sites)
+        _walk(stmt.body, (*loops, stmt), tails, sites)
     elif isinstance(stmt, ir.SeqStmt):
         for part in stmt.seq:
             _walk(part, loops, tails, sites)
@@ -196,19 +195,20 @@ def _add(
 ) -> None:
     if buffer.scope() not in ("", "global") or any(buffer.same_as(x) for x in tails):
         return
-    moving = [x for x in loops if ir.depends_on(list(indices), [x.loop_var])]
+    own = [x for x in loops if x.kind != ir.ForKind.THREAD_BINDING]
+    moving = [x for x in own if ir.depends_on(list(indices), [x.loop_var])]
     count = prod(ir.static_int(x.extent) or 1 for x in moving)
     lanes, step = 1, None
     inner = next((x for x in reversed(moving) if not ir.is_const(x.extent, 1)), None)
     if inner is not None:
-        step = _step(buffer, indices, inner)
+        step = _step(buffer, indices, inner, loops)
         if inner.kind == ir.ForKind.VECTORIZED and step == 1:
             lanes = int(inner.extent)
             count //= lanes
     sites.append(_Site(buffer, lanes, count, step, is_store, indices))
 
 
-def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
+def _step(buffer: Any, indices: Any, loop: ir.For, around: tuple[ir.For, ...]) -> int | None:
     """Return by how many elements a loop moves in memory, None if not evenly.
 
     The index is evaluated at a few places, since a remainder is more than a simplifier proves.
@@ -222,9 +222,11 @@ def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
     others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
     divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
     divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
+    extents = {x.loop_var: ir.static_int(x.extent) for x in around}
     steps: Counter[int | None] = Counter()
     for sample in SAMPLES:
         at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
+        at = {x: y % (extents.get(x) or y + 1) for x, y in at.items()}
         first, second, last = (_value(place, {**at, loop.loop_var: x}) for x in (0, 1, extent - 1))
         if first is None or second is None or last is None:
             return None

@@ -41,6 +41,7 @@ def product(types, sums, epilogue=None, formula="mk,nk->mn"):
     return contraction(formula, SIZES, types, sums, epilogue)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("types", "sums", "options"),
     [

@@ -111,7 +111,7 @@ def _share_inside(
 ) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = share(part.body, keep, plan, is_producer)
-        # What has been requested, and by whom, is served; the rest is refused later on.
+        # These requests are served here; others are refused later on.
         served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
         served |= {IN_ORDER} if is_producer else set()
         notes = {k: v for k, v in part.annotations.items() if k not in served}

@@ -20,10 +20,8 @@ def find_runs(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the dimensions in runs, each of which the indices walk through as through one.
 
-    Parameters
-    ----------
-    indices, shape, strides
-        Of the access and its tensor, for each dimension; strides in elements.
+    - `indices`, `shape`, `strides`: of the access and its tensor, for each dimension; strides in
+      elements.
     """
     runs: list[tuple[int, ...]] = []
     first = 0

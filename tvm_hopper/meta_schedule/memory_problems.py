@@ -54,10 +54,7 @@ CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {
 class MemoryProblem(Problem):
     """A program of reductions of rows or of columns, or of elementwise blocks.
 
-    Attributes
-    ----------
-    choice : configuration
-        What the package chooses, with what is known of it.
+    - `choice` (configuration): what the package chooses, with what is known of it.
     """
 
     choice: Any

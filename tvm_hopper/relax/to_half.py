@@ -29,7 +29,8 @@ from tvm_hopper.errors import cannot_configure
 from tvm_hopper.facts.wgmma import instruction_k
 
 from .join_products import NUM_INPUT
-from .simplify_operands import CAST, MATMUL, rewrite_functions
+from .mutator_passes import rewrite_functions
+from .simplify_operands import CAST, MATMUL
 
 WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")

@@ -198,10 +198,7 @@ def is_one_load(index: tirx.Ramp) -> bool:
 def numpy_dtype(dtype: str) -> np.dtype:
     """Return the numpy type that stores one element.
 
-    Raises
-    ------
-    KeyError
-        The type has no numpy counterpart (for example sub-byte types).
+    - raises KeyError: the type has no numpy counterpart (for example sub-byte types).
     """
     dtype, _ = split_lanes(dtype)
     if dtype == "bool":

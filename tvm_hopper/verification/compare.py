@@ -20,17 +20,13 @@ from tvm_hopper.sim.races.writers import ElementWriters
 class Comparison:
     """One output of one run.
 
-    Attributes
-    ----------
-    whole : bool
-        Unwritten elements are compared, too.
-    compared, exact, wrong, unknown : int
-        Elements that were compared; of these, those that must agree bit for bit; those that do not
-        agree; those without a known bound, which were not compared.
-    share : float
-        The largest difference, as a share of its bound, where elements need not agree exactly.
-    first : tuple of int or None
-        Index of the first wrong element.
+    - `whole`: unwritten elements are compared, too.
+    - `compared`, `exact`, `wrong`, `unknown`: elements that were compared; of these, those that
+      must agree bit for bit; those that do not agree; those without a known bound, which were not
+      compared.
+    - `share`: the largest difference, as a share of its bound, where elements need not agree
+      exactly.
+    - `first`: index of the first wrong element.
     """
 
     name: str
@@ -127,15 +123,10 @@ def compare(
 ) -> list[Comparison]:
     """Compare every element that a run wrote, of every argument.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The kernel's arguments, in the order of the plain program's parameters.
-    values : dict
-        Their contents before the run.
-    whole : collection of str
-        Arguments whose every element is compared: all stores to them ran, and the other elements
-        must be those that the plain program leaves.
+    - `names`: the kernel's arguments, in the order of the plain program's parameters.
+    - `values` (dict): their contents before the run.
+    - `whole`: arguments whose every element is compared: all stores to them ran, and the other
+      elements must be those that the plain program leaves.
     """
     arguments = [values[name] for name in names]
     found = []
@@ -191,10 +182,7 @@ DENSE = 2  # a box holds at most so many times its elements, unless it is small
 def cover(places: np.ndarray) -> list[Box]:
     """Return boxes around elements, in the order of their first corners.
 
-    Parameters
-    ----------
-    places : numpy.ndarray
-        Indices of the elements, (count, dimensions).
+    - `places` (numpy.ndarray): indices of the elements, (count, dimensions).
     """
     return sorted(_cut(places)) if len(places) else []
 

@@ -36,21 +36,14 @@ POOL = 1 << 20
 class SpecialNumbers:
     """Fills arguments for one draw.
 
-    Attributes
-    ----------
-    draw : int
-        Number of the draw.
-    axes : dict
-        Axes that are reduced, by argument; a float argument that is missing gets normal numbers.
-    signs : tuple of int
-        1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
-    masks : bool
-        Whether some elements are -inf.
-    usual : Numbers
-        Numbers of arguments that are not floats, or not reduced.
-    placement : int
-        Number of the draw among those for other places of the maximum, which every row has then;
-        -1: it is none of them.
+    - `draw`: number of the draw.
+    - `axes`: axes that are reduced, by argument; a float argument that is missing gets normal
+      numbers.
+    - `signs`: 1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
+    - `masks`: whether some elements are -inf.
+    - `usual`: numbers of arguments that are not floats, or not reduced.
+    - `placement`: number of the draw among those for other places of the maximum, which every row
+      has then; -1: it is none of them.
     """
 
     draw: int
@@ -137,18 +130,11 @@ def special_numbers(
 ) -> Iterator[SpecialNumbers]:
     """Return the draws for one program: as many as its rows need, and a run may cost.
 
-    Parameters
-    ----------
-    arguments : dict
-        The kernel's, in the order of the program's parameters.
-    drawn : set of str
-        Those that the caller of `verify` does not give.
-    usual : Numbers
-        For arguments that are not reduced.
-    share : float
-        Of the rows, those that one run computes.
-    work : float
-        Steps of the program that one run does.
+    - `arguments` (dict): the kernel's, in the order of the program's parameters.
+    - `drawn`: those that the caller of `verify` does not give.
+    - `usual`: for arguments that are not reduced.
+    - `share`: of the rows, those that one run computes.
+    - `work`: steps of the program that one run does.
     """
     program = reference.program
     names = dict(zip(program.params, arguments, strict=True))

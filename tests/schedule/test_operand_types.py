@@ -47,6 +47,7 @@ def product(types, sums, epilogue=None, formula="mk,nk->mn"):
     [
         ((E4, E4), "float32", SMALL),
         ((E4, E5), "float32", SMALL),
+        ((E4, E5), "float16", SMALL | {"accumulate": "float32"}),  # of operands as 16 bits
         ((I8, U8), "int32", SMALL),
         ((I8, I8), "int32", SMALL | {"persistent": 1}),
         *(((I8, I8), "int32", SMALL | {"split_k": hs.SplitK(2, mode)}) for mode in SPLIT_MODES),

@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
+from tvm_hopper.facts.dtypes import FP8_DTYPES, HALF_DTYPES, OPERAND_DTYPES, exact_dtypes
 
 from .updates import is_element
 
@@ -75,8 +75,9 @@ class Product:
                 if (dtype := ir.dtype_of(tensor)) in OPERAND_DTYPES:
                     judged.append((f"operand {tensor.name}", factor.casts, dtype))
         for what, casts, dtype in judged:
+            halves = HALF_DTYPES if dtype in FP8_DTYPES else ()
             for cast in casts:
-                if cast not in (dtype, *exact_dtypes(dtype)):
+                if cast not in (dtype, *exact_dtypes(dtype), *halves):
                     return f"{what} cast to {cast}, which can change its value"
         return ""
 

@@ -200,8 +200,8 @@ def _too_large(
     machine.add(
         "INCOMPLETE",
         f"not run: {num_ctas} CTAs need about {needed / 2**30:.1f} GiB here, of "
-        f"{limit / 2**30:.1f}; nothing is certified: run some of them, "
-        f"blocks=[(0, 0, 0), {tuple(g - 1 for g in launch.grid)}]",
+        f"{limit / 2**30:.1f}; nothing is certified",
+        hint=f"run some of them, blocks=[(0, 0, 0), {tuple(g - 1 for g in launch.grid)}]",
     )
     return True
 

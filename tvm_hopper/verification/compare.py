@@ -139,6 +139,8 @@ def compare(
         elif writers:
             places = np.concatenate([one.places() for one in writers])
             boxes[place] = cover(places if len(writers) == 1 else np.unique(places, axis=0))
+            if reference.emitter.checks and max(map(np.size, arguments)) > LARGE:
+                boxes[place] = [row for box in boxes[place] for row in _rows(box)]
         else:
             continue
         one = Comparison(name, values[name].size, writers, all_of_it)
@@ -146,14 +148,10 @@ def compare(
         if place not in reference.output_places:  # it has to stay unchanged
             for box in boxes.pop(place):
                 part = _slices(box)
-                before = values[name][part].astype(result.outputs[name].dtype)
-                zero = np.zeros(before.shape)
-                one.add(
-                    box,
-                    one.compared_mask(part),
-                    result.outputs[name][part],
-                    Expected(box, before, zero),
-                )
+                after = result.outputs[name][part]
+                before = values[name][part].astype(after.dtype)
+                unchanged = Expected(box, before, np.zeros(before.shape))
+                one.add(box, one.compared_mask(part), after, unchanged)
     by_name = {one.name: one for one in found}
     for wanted in _together(boxes):
         for place, expected in reference.evaluate(arguments, wanted).items():
@@ -170,11 +168,17 @@ def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:
     return [{place: box} for place, some in boxes.items() for box in some]
 
 
+def _rows(box: Box) -> list[Box]:
+    """Cut a box along its first axis: what loaded indices pick for two rows may lie far apart."""
+    return [((i, i), *box[1:]) for i in range(box[0][0], box[0][1] + 1)] if box else [box]
+
+
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(low, high + 1) for low, high in box)
 
 
 Box = tuple[tuple[int, int], ...]  # the first and the last index of each axis
+LARGE = 1 << 24  # elements of a tensor: computed for one row of an output, not for all between two
 SMALL = 4096  # elements of a box that is not cut any further
 DENSE = 2  # a box holds at most so many times its elements, unless it is small
 

@@ -83,7 +83,9 @@ class SpecialNumbers:
         kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
         if self.placement >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
-        place = places(length)[(numbers + step // len(self.signs) * count) % length]
+        turn = step // len(self.signs)
+        turn = turn * count + turn * math.gcd(count, length) // length  # each row gets each place
+        place = places(length)[(numbers + turn) % length]
         size = np.abs(x)
         fmt = FORMATS[dtype]
         tiny, big, far = max(TINY, 4 * fmt.smallest_normal), fmt.largest / 4, fmt.largest / 2
@@ -155,7 +157,7 @@ def special_numbers(
     kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
     placements = 0
     if found and is_linear(program, CHOOSING):  # no softmax follows
-        placements = min(math.ceil(length / rows) * len(found), int(MORE_WORK // cost))
+        placements = min(length * len(found), int(MORE_WORK // cost))
     kinds = int(max(kinds, cost <= ONE_DRAW))
     for draw in range(kinds + placements):
         placement = max(draw - kinds, -1)

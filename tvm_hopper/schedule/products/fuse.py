@@ -213,7 +213,10 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     ScheduleError
         There are several outputs, or a block that is not elementwise.
     """
-    store = as_block(sch, store)
+    _fuse_followers(sch, as_block(sch, store))
+
+
+def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
     while consumers := followers(sch, store):
         _check_not_output(sch, store)
         last = [c for c in consumers if len(consumers) == 1 or not followers(sch, c)]
@@ -230,9 +233,17 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
                 _check_not_output(sch, consumer)
                 inline_block(sch, sch.compute_inline, consumer)
         if len(consumers) == 1:
+            if _leaves_out_an_axis(sch.get(consumers[0])):
+                _fuse_followers(sch, consumers[0])
             hide_own_output(sch, consumers[0])
             _check_bounds(sch, store, consumers[0])
             inline_block(sch, sch.reverse_compute_inline, consumers[0])
+
+
+def _leaves_out_an_axis(node: Any) -> bool:
+    """Tell C[i, j] = S[i, u, j] of one u: behind C, TVM does not know that u < 1."""
+    at = list(getattr(node.body, "indices", ()))
+    return not all(ir.depends_on(at, [x.var]) for x in node.iter_vars)
 
 
 def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:

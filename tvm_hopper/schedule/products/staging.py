@@ -325,10 +325,10 @@ def find_staging_violations(
         apart, more = f"; {groups} warp groups share the columns: parts of theirs are no run", ""
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
+        one = f"one of {', '.join(map(str, legal))}, of which" if legal else "a tile of which"
         broken.append(
-            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; "
-            f"need one of {', '.join(map(str, legal)) or 'none'}, of which a row is a multiple of "
-            f"{CHUNK_BYTES} bytes and of 8 elements{apart}"
+            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; need "
+            f"{one} a row is a multiple of {CHUNK_BYTES} bytes and of 8 elements{apart}"
         )
     if config.operand_slots and not epilogue.operands:
         broken.append(

@@ -41,26 +41,19 @@ def share(
     for part in filter(is_load, parts):
         loads.setdefault(slot_of(part)[0], []).append(part)
     beside = [part for part in parts if not is_load(part)]
-    kept: list[Any] = []
-    before: list[list[Any]] = [[] for _ in parts]
-    behind: list[list[Any]] = [[] for _ in parts]
-    inside: list[list[list[ir.SBlockRealize]]] = [[] for _ in parts]
-
-    def place(together: list[ir.SBlockRealize], number: int | None) -> None:
+    before, behind, inside = ({n: [] for n in range(len(parts))} for _ in range(3))
+    numbers = {id(x[0]): _number(parts, x[0]) for x in loads.values()}
+    for together in (*around, *loads.values()):
+        number = numbers.get(id(together[0]))
         first, last = _readers(parts, number or 0, together)
-        if not is_producer and first == last and isinstance(parts[last], ir.SBlockRealize):
-            if find_loads(parts[last]) and not is_load(parts[last]):
-                inside[last].append(together)
-                return
+        if not is_producer and first == last and _holds_loads(parts[last]):
+            inside[last].append(together)
+            continue
         here, after = keep(together, beside)
         before[number if is_producer and number is not None else first] += here
         behind[last] += after
-
-    for together in around:
-        place(together, None)
+    kept: list[Any] = []
     for number, part in enumerate(parts):
-        if is_load(part) and part.same_as(loads[slot_of(part)[0]][0]):
-            place(loads[slot_of(part)[0]], number)
         kept += before[number]
         if find_loads(part) and not is_load(part):
             kept.append(_share_inside(part, keep, plan, is_producer, inside[number]))
@@ -68,6 +61,15 @@ def share(
             kept.append(part)
         kept += behind[number]
     return ir.seq(_used(kept) if is_producer else kept)
+
+
+def _number(parts: list[ir.Stmt], part: ir.Stmt) -> int:
+    return next(n for n, x in enumerate(parts) if x.same_as(part))
+
+
+def _holds_loads(part: ir.Stmt) -> bool:
+    """Tell a block, which is no loop, with loads of its own."""
+    return isinstance(part, ir.SBlockRealize) and not is_load(part) and bool(find_loads(part))
 
 
 def _readers(parts: list[ir.Stmt], number: int, loads: list[ir.SBlockRealize]) -> tuple[int, int]:

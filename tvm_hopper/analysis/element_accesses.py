@@ -208,14 +208,8 @@ def _step(buffer: Any, indices: Any, loop: ir.For, around: tuple[ir.For, ...]) -
     if extent is None or any(ir.depends_on(x, [loop.loop_var]) for x in read):
         return None
     place = _place(buffer, indices)
-    others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
-    divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
-    divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
-    extents = {x.loop_var: ir.static_int(x.extent) for x in around}
     steps: Counter[int | None] = Counter()
-    for sample in SAMPLES:
-        at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
-        at = {x: y % (extents.get(x) or y + 1) for x, y in at.items()}
+    for at in _samples(place, loop, around):
         first, second, last = (_value(place, {**at, loop.loop_var: x}) for x in (0, 1, extent - 1))
         if first is None or second is None or last is None:
             return None
@@ -223,6 +217,19 @@ def _step(buffer: Any, indices: Any, loop: ir.For, around: tuple[ir.For, ...]) -
     if loop.kind == ir.ForKind.VECTORIZED and len(steps) > 1:
         return None
     return steps.most_common(1)[0][0]
+
+
+def _samples(place: Any, loop: ir.For, around: tuple[ir.For, ...]) -> list[dict[Any, int]]:
+    """Return values of all variables but a loop's, each within the range of its own loop."""
+    others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
+    divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
+    divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
+    extents = {x.loop_var: ir.static_int(x.extent) for x in around}
+    found = []
+    for sample in SAMPLES:
+        at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
+        found.append({x: y % (extents.get(x) or y + 1) for x, y in at.items()})
+    return found
 
 
 def _place(buffer: Any, indices: Any) -> Any:

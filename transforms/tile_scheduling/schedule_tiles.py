@@ -43,7 +43,7 @@ Not here: what blocks of a cluster load for one another (multicast_loads.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from tvm import tirx
@@ -65,10 +65,12 @@ from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
 from .ping_pong_tiles import find_turns, take_turns
+from .pairs_of_rows import place_of_pair, tiles_of_pairs
 from .rasterization import place_tile
 from .schedule_tiles_plan import ORDER_KEYS, TileSchedule, kernel_blocks, plan_raster
 from .size_persistent_grid import ask_count
 from .stream_k import new_sums, stream_loop, with_zeros
+from .unequal_trips import count_unequal, with_counters
 
 
 def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.Stmt:
@@ -120,7 +122,7 @@ def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
     number = 1 if slices is None else ir.as_int32(slices.extent)
     in_cluster = SHARE_LOADS in order.columns.annotations
-    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number, in_cluster))]
+    return [tirx.Bind(order.num_blocks, ask_count(order.num_shares, number, in_cluster))]
 
 
 def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
@@ -140,8 +142,10 @@ def _tile_loop(work: ir.Stmt, order: TileSchedule, sums: ir.Var | None) -> ir.St
 
         return stream_loop(work, stream, block, thread, sums, place)
     tile = ir.Var("tile", "int32")
-    body = with_tile_index(count_on(work, tile), order, _place(order, tile))
-    return ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+    work, registers, counted = count_unequal(work, order)
+    body = with_tile_index(count_on(work, tile, counted), order, _place(order, tile))
+    loop = ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+    return with_counters(loop, registers)
 
 
 def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
@@ -155,20 +159,27 @@ def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
 
 def _place(order: TileSchedule, tile: ir.Var) -> Any:
     """Return where in the order of all tiles one of a thread block is."""
+    if order.in_pairs:
+        return place_of_pair(order, tile)
     return ir.as_int32(order.columns.loop_var) + tile * order.grid
 
 
 def _tiles_of_block(order: TileSchedule) -> Any:
+    if order.in_pairs:
+        return tiles_of_pairs(order)
     # Not negative: no block index reaches the number of tiles.
     first = ir.as_int32(order.columns.loop_var)
     return ir.simplify(tirx.truncdiv(order.num_tiles - first + order.grid - 1, order.grid))
 
 
-def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
-    """Count iterations over all output tiles: each makes as many as the loops around them."""
+def count_on(work: ir.Stmt, tile: ir.Var, counted: Collection[ir.Var] = ()) -> ir.Stmt:
+    """Count iterations over all output tiles: each makes as many as the loops around them.
+
+    Those of `counted` variables have been counted in registers.
+    """
     trips = find_trips(work)
     planned = {}
-    for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips):
+    for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips and x.var not in counted):
         loops = [loop for loop in ir.find_all(work, ir.For) if ir.uses_node(loop, bind)]
         each: Any = tile
         for loop in loops:

@@ -11,7 +11,9 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.requests.keys import (
     BY_DEVICE,
+    HILBERT,
     KERNEL,
+    PAIRS,
     PERSISTENT,
     RASTER_CURVE,
     RASTER_GROUP,
@@ -32,9 +34,9 @@ class TileSchedule:
 
     `blocks` thread blocks share all tiles; None is one block a tile, BY_DEVICE as many as the host
     finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
-    than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
-    group, whose rows are then a power of two, the largest not above `group` and what there is. With
-    `stream` blocks have equal shares of the steps of all tiles.
+    than tiles, mean all of them. With the curve "hilbert" a Hilbert curve runs through squares of a
+    group, whose rows are then a power of two, the largest not above `group` and what there is; the
+    curve "pairs" is two rows of tiles, the second of them backwards. With `stream` blocks have equal shares of the steps of all tiles.
     """
 
     kernel: ir.SBlock
@@ -43,7 +45,7 @@ class TileSchedule:
     group: int
     blocks: int | None
     num_blocks: ir.Var | None = None
-    curve: bool = False
+    curve: str | None = None
     stream: TileStream | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +73,7 @@ class TileSchedule:
     @property
     def rows_together(self) -> int:
         """Rows of a group as requested; along a curve the power of two that it takes."""
-        if not self.curve:
+        if self.curve != HILBERT:
             return self.group
         rows = ir.static_int(self.rows.extent) or MOST_ROWS_OF_CURVE
         return 1 << (min(self.group, rows, MOST_ROWS_OF_CURVE).bit_length() - 1)
@@ -79,12 +81,12 @@ class TileSchedule:
     @property
     def follows_curve(self) -> bool:
         """Tell whether a curve runs through groups of several rows."""
-        return self.curve and self.rows_together > 1
+        return self.curve == HILBERT and self.rows_together > 1
 
     @property
     def group_rows(self) -> Any:
         """Rows of a group but the last: never more than there are, so that 32 bits count them."""
-        if self.curve:
+        if self.curve == HILBERT:
             return self.rows_together
         rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
         if rows is not None:
@@ -105,13 +107,26 @@ class TileSchedule:
         return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))
 
     @property
+    def in_pairs(self) -> bool:
+        """Tell whether a block takes tiles in pairs, see pairs_of_rows.py."""
+        return self.curve == PAIRS
+
+    @property
+    def num_shares(self) -> Any:
+        """What thread blocks take: tiles, or pairs of them."""
+        if not self.in_pairs:
+            return self.num_tiles
+        rows = ir.as_int32(self.rows.extent)
+        return ir.simplify((rows + 1) // 2 * ir.as_int32(self.columns.extent))
+
+    @property
     def grid(self) -> Any:
-        """Thread blocks of a persistent kernel: never more than tiles."""
+        """Thread blocks of a persistent kernel: never more than what they share."""
         if self.num_blocks is not None:
             return self.num_blocks
         if self.stream is not None:
             return tirx.IntImm("int32", self.stream.blocks)
-        return ir.simplify(tirx.min(self.num_tiles, min(self.blocks or 1, MOST_TILES)))
+        return ir.simplify(tirx.min(self.num_shares, min(self.blocks or 1, MOST_TILES)))
 
 
 def plan_raster(
@@ -137,7 +152,7 @@ def plan_raster(
     num_blocks = None
     if blocks == BY_DEVICE:
         num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
-    curve = RASTER_CURVE in notes
+    curve = str(notes[RASTER_CURVE]) if RASTER_CURVE in notes else None
     order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve)
     return (replace(order, stream=plan_stream(kernel, columns, order.num_tiles, blocks)),)
 

@@ -79,7 +79,9 @@ CONFIGURATION = "tvm_hopper.configuration"
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
 SKEW_TURNS = "tvm_hopper.skew_turns"
-CURVES = ("hilbert",)
+HILBERT, PAIRS = "hilbert", "pairs"  # orders of tiles
+CURVES = (HILBERT,)  # of products
+ORDERS = (HILBERT, PAIRS)
 MOST_TURNS = 3  # consumer groups
 MOST_TURNS_AHEAD = 8  # iterations of the row loop
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
@@ -241,7 +243,7 @@ KEYS: dict[str, Key] = {
             option=True,
         ),
         _grid(RASTER_GROUP, int, "rasterization: rows of output tiles in a group", option=True),
-        _grid(RASTER_CURVE, str, "curve through a group", CURVES),
+        _grid(RASTER_CURVE, str, "curve through a group, or pairs of rows", ORDERS),
         _grid(
             PERSISTENT,
             int,

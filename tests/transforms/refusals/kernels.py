@@ -86,9 +86,10 @@ copies in a kernel without threads
         (TILES, f"                   for inner in range(2):\n{TILES}"),
     ),
     *rows(ring, ASK_PERSISTENT=ASK_PERSISTENT, NESTED=NESTED)("""
-persistent tiles of different depth
+ping-pong tiles of different depth
     range(8, => range(bx + 1,
     + ASK_PERSISTENT
+    persistent=2 => persistent=2, turns=2
     loop k, tvm_hopper.persistent: found bx + 1 iterations, which differ from tile to tile; need the
     same number for each output tile; remove persistent
 inner loops of different length

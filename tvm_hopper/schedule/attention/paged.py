@@ -112,7 +112,7 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
 def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     """Return the kernels of a prefill."""
     if args.kind == PREFILL and given.consumers in (None, 2):
-        given = replace(given, registers=given.registers or COPYING_REGISTERS)
+        given = replace(given, consumers=2, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
     queries = args["q"]

@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -140,17 +141,31 @@ def _tile_loop(work: ir.Stmt, order: TileSchedule, sums: ir.Var | None) -> ir.St
 
         return stream_loop(work, stream, block, thread, sums, place)
     tile = ir.Var("tile", "int32")
+    count, order = _count_rows(order)
     body = with_tile_index(count_on(work, tile), order, _place(order, tile))
-    return ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+    tiles = _tiles_of_block(order)
+    return ir.seq(count, ir.For(tile, 0, tiles, ir.ForKind.SERIAL, body, annotations=ROLLED))
+
+
+def _count_rows(order: TileSchedule) -> tuple[list[ir.Stmt], TileSchedule]:
+    """Read how many rows of tiles there are, where a table says that."""
+    if order.table is None:
+        return [], order
+    rows = ir.Var("rows_in_use", "int32")
+    last = [x - 1 for x in order.table.shape]
+    count = tirx.Bind(rows, tirx.BufferLoad(order.table, last))
+    return [count, hold_value(rows)], replace(order, rows_in_use=rows)
 
 
 def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
     """Let each set of consumers do the work for its output tiles."""
 
+    count, order = _count_rows(order)
+
     def place(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
         return with_tile_index(work, order, _place(order, tile))
 
-    return take_turns(branch, _tiles_of_block(order), count_on, place)
+    return ir.seq(count, take_turns(branch, _tiles_of_block(order), count_on, place))
 
 
 def _place(order: TileSchedule, tile: ir.Var) -> Any:
@@ -159,9 +174,10 @@ def _place(order: TileSchedule, tile: ir.Var) -> Any:
 
 
 def _tiles_of_block(order: TileSchedule) -> Any:
-    # Not negative: no block index reaches the number of tiles.
+    # Not negative: a block's index is below the number of blocks.
     first = ir.as_int32(order.columns.loop_var)
-    return ir.simplify(tirx.truncdiv(order.num_tiles - first + order.grid - 1, order.grid))
+    tiles = ir.simplify(order.num_rows * ir.as_int32(order.columns.extent))
+    return ir.simplify(tirx.truncdiv(tiles - first + order.grid - 1, order.grid))
 
 
 def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:

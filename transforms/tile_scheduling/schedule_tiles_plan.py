@@ -15,13 +15,14 @@ from tvm_hopper.requests.keys import (
     PERSISTENT,
     RASTER_CURVE,
     RASTER_GROUP,
+    ROW_TABLE,
     STREAM,
 )
 
 from .stream_k_plan import TileStream, plan_stream
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
-ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM)
+ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM, ROW_TABLE)
 MOST_ROWS_OF_CURVE = 64  # of a square of tiles: more cover all that run at the same time
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
 
@@ -34,7 +35,8 @@ class TileSchedule:
     finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
     than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
     group, whose rows are then a power of two, the largest not above `group` and what there is. With
-    `stream` blocks have equal shares of the steps of all tiles.
+    `stream` blocks have equal shares of the steps of all tiles. With `table` its last element counts
+    the rows of tiles that there are; `rows_in_use` is its value in a role's registers.
     """
 
     kernel: ir.SBlock
@@ -45,6 +47,8 @@ class TileSchedule:
     num_blocks: ir.Var | None = None
     curve: bool = False
     stream: TileStream | None = None
+    table: ir.Var | None = None
+    rows_in_use: ir.Var | None = None
 
     def __post_init__(self) -> None:
         where = f"loop {self.columns.loop_var.name}"
@@ -97,11 +101,17 @@ class TileSchedule:
     @property
     def divides_at_run_time(self) -> bool:
         """Tell whether a tile's place is found by a division by what the launch alone tells."""
-        return any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+        symbolic = any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+        return symbolic or self.rows_in_use is not None
+
+    @property
+    def num_rows(self) -> Any:
+        """Rows of output tiles."""
+        return ir.as_int32(self.rows.extent) if self.rows_in_use is None else self.rows_in_use
 
     @property
     def num_tiles(self) -> Any:
-        """All output tiles."""
+        """All output tiles; with a table as many as there may be."""
         return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))
 
     @property
@@ -138,8 +148,18 @@ def plan_raster(
     if blocks == BY_DEVICE:
         num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
     curve = RASTER_CURVE in notes
-    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve)
+    table = _table_of(roles[0], str(notes[ROW_TABLE])) if ROW_TABLE in notes and blocks else None
+    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve, table=table)
     return (replace(order, stream=plan_stream(kernel, columns, order.num_tiles, blocks)),)
+
+
+def _table_of(kernel: ir.SBlock, name: str) -> ir.Var:
+    """Return a table of rows by its name."""
+    loads = ir.find_all(kernel, ir.TensorLoad, lambda x: str(x.source.name) == name)
+    if not loads:
+        need = "a tensor that the kernel reads"
+        raise cannot_lower(f"block {kernel.name_hint}, {ROW_TABLE}", repr(name), need)
+    return loads[0].source
 
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:

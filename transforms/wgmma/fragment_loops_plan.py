@@ -35,7 +35,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
-from tvm_hopper.requests.keys import TAKES_PLACE
+from tvm_hopper.requests.keys import ROW_TABLE, TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
@@ -342,7 +342,12 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
-    if not is_injective(list(store.indices), extents, nest.realize.predicate):
+    indices = list(store.indices)
+    if ROW_TABLE in block.annotations:  # what tables say of a tile is its own
+        tables = ir.find_all(indices, ir.TensorLoad)
+        tiles = [x for x in extents if ir.depends_on(tables, [x])]
+        extents = {x: n for x, n in extents.items() if x not in tiles}
+    if not is_injective(indices, extents, nest.realize.predicate):
         raise cannot_lower(
             f"block {block.name_hint}",
             f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "

@@ -42,6 +42,7 @@ ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS = 1, 2, 3, 4, 5, 6  # values
 MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
+ROW_TABLE = "tvm_hopper.row_table"
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
 OPERANDS = "tvm_hopper.operands"
@@ -207,6 +208,14 @@ KEYS: dict[str, Key] = {
             "serially, in one sum in global memory; 5: 4 if the call has an allocator, else 1; "
             "6: atomic reductions",
             (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
+        ),
+        Key(
+            ROW_TABLE,
+            (BLOCK, LOOP),
+            str,
+            "table that says where rows of a product's tiles begin, so that no two tiles store the "
+            "same row; its last element counts the tiles",
+            axis="blockIdx.x",
         ),
         _block(WGMMA, int, "lower this multiply-add block to WGMMA", (1,)),
         _block(

@@ -25,6 +25,7 @@ from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
 from .products.pixel_boxes import box_pixels
+from .products.tile_groups import tile_groups
 from .products.ranges import choose_ranges
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
@@ -51,6 +52,7 @@ __all__ = [
     "async_store",
     "attention",
     "box_pixels",
+    "tile_groups",
     "choose_classes",
     "choose_config",
     "choose_ranges",

@@ -66,6 +66,7 @@ from .staging import (
     leaves_operands_open,
 )
 from .tile_kernel import TilePlan, apply_tiles, oriented
+from .tile_groups import in_groups
 from .views import make_views
 
 
@@ -128,11 +129,14 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
         _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
-    if (boxes := in_boxes(plain, block, given)) is not None:
+    if (tiles := in_groups(plain, block, given)) is not None:
+        rewritten = "hs.tile_groups(mod, block, rows of the tile)"
+    elif (tiles := in_boxes(plain, block, given)) is not None:
         rewritten = "hs.box_pixels(mod, block, rows of the tile)"
+    if tiles is not None:
         _check_nothing_sampled(given, rewritten)
         block = label(sch, block).removeprefix("block ")
-        plain, given = boxes
+        plain, given = tiles
         fresh = plain
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:

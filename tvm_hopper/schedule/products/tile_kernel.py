@@ -310,6 +310,13 @@ def _store(
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)
+        if guarded := fuse.guarded_store(sch, store):
+            sch.reverse_compute_at(guarded, loops.part, preserve_unit_loops=True)
+            fuse.inline_block(sch, sch.compute_inline, store)
+            stores[number] = guarded
+            if table := sch.get(guarded).annotations.get(keys.ROW_TABLE):
+                sch.annotate(loops.n_outer, keys.ROW_TABLE, str(table))
+            continue
         if config.by_tma:
             operands += stage_output(sch, store, config)
     if starts_early(sch, stores, config.early_launch):

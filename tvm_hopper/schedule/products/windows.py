@@ -212,6 +212,8 @@ def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) 
         return None
     made = pads.get(load.source)
     source, condition = (load, None) if made is None else _through(made, load)
+    if made is not None and ir.find_all(list(source.indices), ir.TensorLoad):
+        return None  # a table places rows: tiles of groups
     is_filled = condition is not None and ir.depends_on(condition, variables)
     follows_several = any(
         ir.depends_on(x, variables) and len(_movers(node, x)) > 1 for x in indices

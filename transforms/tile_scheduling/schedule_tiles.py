@@ -198,7 +198,27 @@ def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir
     binds, tile = place_tile(order, linear_index)
     if order.divides_at_run_time:
         binds = [*binds, *map(hold_value, tile.values())]
-    return ir.seq(binds, ir.substitute(body, tile))
+    return ir.seq(binds, _read_table(ir.substitute(body, tile), order, tile))
+
+
+def _read_table(body: ir.Stmt, order: TileSchedule, tile: dict[Any, Any]) -> ir.Stmt:
+    """Read what a table says of a tile once, before what uses it: each iteration waits for it."""
+    row = tile[order.rows.loop_var]
+    names: dict[str, ir.Var] = {}
+    binds: list[ir.Stmt] = []
+
+    def read(load: ir.TensorLoad, mutator: Any) -> Any:
+        load = mutator.default_mutate(load)
+        if not load.source.same_as(order.table) or not row.same_as(load.indices[-1]):
+            return load
+        if (key := str(load.indices)) not in names:
+            names[key] = ir.Var(f"{load.source.name}_{len(names)}", ir.dtype_of(load))
+            binds.append(tirx.Bind(names[key], load))
+        return names[key]
+
+    if order.table is not None:
+        body = ir.mutate(body, [(ir.TensorLoad, read)])
+    return ir.seq(binds, body)
 
 
 def _schedule_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -31,7 +31,12 @@ from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.every_cta import check_indices, check_residency
-from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
+from tvm_hopper.verification.launches import (
+    BoundLaunch,
+    bound_launches,
+    computed_integers,
+    ways_to_call,
+)
 from tvm_hopper.verification.numbers import blank_memory, fill_random
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
@@ -417,7 +422,8 @@ def _explore(
 ) -> list[str]:
     """Check each kernel's synchronisation without values: statically, and every interleaving.
 
-    Where it follows from integers in memory, those of `known` tensors are all that is looked at.
+    Where it follows from integers in memory, those of `known` tensors are all that is looked at, and
+    what earlier kernels compute from these alone.
     """
     stored = {
         name
@@ -426,8 +432,10 @@ def _explore(
     }
     texts = []
     end = time.monotonic() + budget_s
-    for launch in launches:
+    for number, launch in enumerate(launches):
         func = launch.func
+        made = computed_integers(launches, number, known)
+        known, stored = {**known, **made}, stored - made.keys()
         given = given_integers(func, launch.setup["params"], known, stored)
         left = max(end - time.monotonic(), 0.0)
         report = explore_skeleton(func, program.host, given=given, budget_s=left)

@@ -152,8 +152,7 @@ def _count_rows(order: TileSchedule) -> tuple[list[ir.Stmt], TileSchedule]:
     if order.table is None:
         return [], order
     rows = ir.Var("rows_in_use", "int32")
-    last = [x - 1 for x in order.table.shape]
-    count = tirx.Bind(rows, tirx.BufferLoad(order.table, last))
+    count = tirx.Bind(rows, tirx.BufferLoad(order.table, [order.table.shape[0] - 1, 0]))
     return [count, hold_value(rows)], replace(order, rows_in_use=rows)
 
 

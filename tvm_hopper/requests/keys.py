@@ -214,7 +214,7 @@ KEYS: dict[str, Key] = {
             (BLOCK, LOOP),
             str,
             "table that says where rows of a product's tiles begin, so that no two tiles store the "
-            "same row; its last element counts the tiles",
+            "same row; the first element of its last row counts the tiles",
             axis="blockIdx.x",
         ),
         _block(WGMMA, int, "lower this multiply-add block to WGMMA", (1,)),

@@ -192,7 +192,7 @@ def _readers(func: tirx.PrimFunc, product: Nest) -> tuple[Nest, ...]:
         readers = [
             stmt
             for stmt in ir.statements(func.body.block.body)
-            if stmt is not last.stmt
+            if not stmt.same_as(last.stmt)
             and ir.find_all(stmt, ir.TensorLoad, lambda x: x.source.same_as(last.store.buffer))
         ]
         nest = _as_nest(readers[0]) if len(readers) == 1 else None

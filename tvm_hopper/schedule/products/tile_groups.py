@@ -6,7 +6,7 @@
   ->
     for t in threads:                                    a kernel of its own
         tiles[0, t], tiles[1, t], tiles[2, t] = its group, rows from there on, first row
-    tiles[2, 40] = how many tiles there are
+    tiles[3, 0] = how many tiles there are
     A_tiles[t, i, k] = if_then_else(tiles[2, t] + i < 4096, A[tiles[2, t] + i, k], 0)
     C_tiles[t, i, j] += A_tiles[t, i, k] * B[tiles[0, t], j, k]
     if i < tiles[1, t]: C[tiles[2, t] + i, j] = C_tiles[t, i, j]
@@ -167,7 +167,7 @@ class _Cut:
         self.count = ir.simplify((self.most_rows + groups * (rows - 1)) // rows)
         self.stores = self._stores()
         self.firsts = self._find_firsts()
-        shape = (FIRST + len(self.firsts), self.count + 1)
+        shape = (FIRST + len(self.firsts) + 1, self.count)
         self.table = ir.new_buffer(name, shape, "int32", "global")
 
     @property
@@ -314,13 +314,14 @@ def _fill_table(cut: _Cut) -> ir.Stmt:
         ir.IfThenElse(is_here, ir.seq(*note([e, count - row, *firsts])), None),
         ir.BufferStore(begin, before + tiles, [0]),
     ))  # fmt: skip
-    last = [x - 1 for x in cut.table.shape]
-    in_use = ir.BufferStore(cut.table, tirx.min(before, _int32(cut.count)), last)
+    in_use = ir.BufferStore(
+        cut.table, tirx.min(before, _int32(cut.count)), [FIRST + len(cut.firsts), 0]
+    )
     zeros = note([tirx.IntImm("int32", 0)] * (FIRST + len(cut.firsts)))
     block = ir.SBlock(
         [_spatial(tile, cut.count)],
         [],
-        [ir.full_region(cut.table)],
+        [],
         str(cut.table.name),
         ir.seq(
             ir.BufferStore(begin, 0, [0]),

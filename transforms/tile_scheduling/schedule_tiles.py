@@ -121,7 +121,8 @@ def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
     number = 1 if slices is None else ir.as_int32(slices.extent)
     in_cluster = SHARE_LOADS in order.columns.annotations
-    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number, in_cluster))]
+    count = ask_count(order.num_tiles, number, in_cluster, order.table is not None)
+    return [tirx.Bind(order.num_blocks, count)]
 
 
 def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
@@ -158,7 +159,6 @@ def _count_rows(order: TileSchedule) -> tuple[list[ir.Stmt], TileSchedule]:
 
 def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
     """Let each set of consumers do the work for its output tiles."""
-
     count, order = _count_rows(order)
 
     def place(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
@@ -278,4 +278,5 @@ def _facts(kernel: ir.For, plans: tuple[TileSchedule, ...]) -> TilesNote:
     sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
     tiles = ir.static_int(plan.num_tiles)
     text = re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles)
+    text = text if plan.table is None else f"at most {text}"
     return TilesNote(plan.rows_together, plan.blocks, text, size, plan.follows_curve)

@@ -36,7 +36,7 @@ class TileSchedule:
     than tiles, mean all of them. With `curve` a Hilbert curve runs through squares of a
     group, whose rows are then a power of two, the largest not above `group` and what there is. With
     `stream` blocks have equal shares of the steps of all tiles. With `table` the first element
-    of its last row counts the rows of tiles that there are; `rows_in_use` is its value in a role's registers.
+    of its last row counts the rows of tiles that there are, in a role's registers `rows_in_use`.
     """
 
     kernel: ir.SBlock

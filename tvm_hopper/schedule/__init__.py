@@ -25,8 +25,8 @@ from .products.fuse import fuse_epilogue, fuse_prologue
 from .products.model import choose_config
 from .products.normalize import normalize
 from .products.pixel_boxes import box_pixels
-from .products.tile_groups import tile_groups
 from .products.ranges import choose_ranges
+from .products.tile_groups import tile_groups
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
 from .row_reduction.config import RowReductionConfig
@@ -52,7 +52,6 @@ __all__ = [
     "async_store",
     "attention",
     "box_pixels",
-    "tile_groups",
     "choose_classes",
     "choose_config",
     "choose_ranges",
@@ -69,6 +68,7 @@ __all__ = [
     "row_reduction",
     "share_loads",
     "size_classes",
+    "tile_groups",
     "wgmma",
     "widen_sums",
 ]

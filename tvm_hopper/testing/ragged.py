@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm.script import tirx as T
 
+from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import sum_dtype
 
 OFFSETS = {"rows": "P[e + 1] - P[e]", "A": "P[e] + i", "at": "", "shape": "{rows}"}
@@ -87,7 +90,9 @@ def ragged(
     place = words["A"] if index == "int32" else 'T.Cast("int32", P[e]) + i'
     count = words["rows"] if index == "int32" else f'T.Cast("int32", {words["rows"]})'
     result = "D" if epilogue else "C"
-    more = f'\n         Y: T.Buffer(({groups}, {columns}), "float32"),' if epilogue == "bias" else ""
+    more = (
+        f'\n         Y: T.Buffer(({groups}, {columns}), "float32"),' if epilogue == "bias" else ""
+    )
     more += f'\n         {result}: T.Buffer(({shape}, {columns}), "{known["out_dtype"]}")'
     known |= {
         "shape": shape,
@@ -103,25 +108,56 @@ def ragged(
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
-def reference(
-    a: np.ndarray, b: np.ndarray, counts: Sequence[int], first: Sequence[int] | None = None
-) -> np.ndarray:
-    """Compute the sums of the rows of all groups in float64, one group after another.
+@dataclass(frozen=True)
+class Drawn:
+    """Tensors of a program of `ragged`, by name, and which rows of the result it stores.
+
+    Attributes
+    ----------
+    tensors : dict
+        Small integers; the result holds `untouched` everywhere.
+    result : str
+        Name of the result.
+    want : ndarray
+        In float64, and `untouched` in rows of no group.
+    """
+
+    tensors: dict[str, np.ndarray]
+    result: str
+    want: np.ndarray
+
+
+UNTOUCHED = 7
+
+
+def draw(mod: tvm.IRModule, places: Sequence[int], seed: int = 0) -> Drawn:
+    """Draw the tensors of a program of `ragged`.
 
     Parameters
     ----------
-    a : ndarray
-        [rows, depth] with `first`, else [groups, rows, depth].
-    b : ndarray
-        [groups, columns, depth].
-    counts : sequence of int
-        Rows of each group.
-    first : sequence of int, optional
-        Where groups begin.
+    places : sequence of int
+        The elements of P.
     """
-    parts = [
-        (a[e, :n] if first is None else a[first[e] : first[e] + n]).astype("float64")
-        @ b[e].astype("float64").T
-        for e, n in enumerate(counts)
-    ]
-    return np.concatenate(parts)
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for x in mod["main"].params:
+        kind = ml_dtype(ir.dtype_of(x))
+        tensors[str(x.name)] = rng.integers(-2, 3, [int(n) for n in x.shape]).astype(kind)
+    result = next(x for x in ("D", "C") if x in tensors)
+    tensors["P"][...] = places
+    tensors[result][...] = UNTOUCHED
+    a, b, want = (tensors[x].astype("float64") for x in ("A", "B", result))
+    by_offsets = len(places) > len(b)
+    for e, weights in enumerate(b):
+        rows = slice(places[e], places[e + 1]) if by_offsets else (e, slice(places[e]))
+        want[rows] = a[rows] @ weights.T
+        if "Y" in tensors:
+            want[rows] += tensors["Y"][e]
+        elif result == "D":
+            want[rows] = np.maximum(want[rows], 0)
+    return Drawn(tensors, result, want)
+
+
+def ml_dtype(name: str) -> np.dtype:
+    """Return numpy's type for one of TVM's, float8 and bfloat16 too."""
+    return np.dtype(getattr(ml_dtypes, name, name))

@@ -422,8 +422,8 @@ def _explore(
 ) -> list[str]:
     """Check each kernel's synchronisation without values: statically, and every interleaving.
 
-    Where it follows from integers in memory, those of `known` tensors are all that is looked at, and
-    what earlier kernels compute from these alone.
+    Where it follows from integers in memory, only those of `known` tensors are looked at, and what
+    earlier kernels compute from these alone.
     """
     stored = {
         name

@@ -65,8 +65,8 @@ from .staging import (
     EpilogueTypes,
     leaves_operands_open,
 )
-from .tile_kernel import TilePlan, apply_tiles, oriented
 from .tile_groups import in_groups
+from .tile_kernel import TilePlan, apply_tiles, oriented
 from .views import make_views
 
 

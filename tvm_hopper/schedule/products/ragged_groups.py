@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
-import tvm
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.schedule.trial import as_one_step
@@ -192,8 +192,7 @@ def _readers(func: tirx.PrimFunc, product: Nest) -> tuple[Nest, ...]:
         readers = [
             stmt
             for stmt in ir.statements(func.body.block.body)
-            if not stmt.same_as(last.stmt)
-            and ir.find_all(stmt, ir.TensorLoad, lambda x: x.source.same_as(last.store.buffer))
+            if not stmt.same_as(last.stmt) and ir.uses(stmt, last.store.buffer)
         ]
         nest = _as_nest(readers[0]) if len(readers) == 1 else None
         if nest is None or any(x.iter_type == IterVar.CommReduce for x in nest.node.iter_vars):
@@ -247,7 +246,7 @@ def match_reader(reader: Nest, before: Any, rows: Rows) -> dict[Any, Any]:
             f"block {reader.node.name_hint}",
             f"a read of {before.buffer.name}{list(loads[0].indices)} in loops "
             f"{[str(x.name) for x in loops]}",
-            f"loops over the elements that are stored to {before.buffer.name}{list(before.indices)}",
+            f"loops over the elements of {before.buffer.name}{list(before.indices)}",
             "keep it in a separate function",
         )
     return known

@@ -1,0 +1,97 @@
+"""Groups of rows whose lengths a tensor says, on a GPU."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.target import Target
+
+from tvm_hopper import schedule as hs
+from tvm_hopper.testing.ragged import UNTOUCHED, ragged
+
+pytestmark = pytest.mark.gpu
+
+torch = pytest.importorskip("torch")
+H200 = Target("nvidia/nvidia-h200")
+
+
+def built(mod):
+    sch = s_tir.Schedule(mod)
+    with H200:
+        hs.matmul(sch, "C")
+    return tvm.compile(sch.mod, target=H200)["main"]
+
+
+def reference(a, b, counts, first=None):
+    """Return the sums of all groups in float64, a list of one tensor for each."""
+    parts = [
+        a[e, :n] if first is None else a[first[e] : first[e] + n] for e, n in enumerate(counts)
+    ]
+    return [x.double() @ y.double().T for x, y in zip(parts, b, strict=True)]
+
+
+def counts_of(rows, groups, way, rng):
+    """Draw how many rows groups have: any, 63 and 65 in turn, all in one, or one each."""
+    if way == "one":
+        return [rows * (e == groups // 2) for e in range(groups)]
+    if way == "63 and 65":
+        return [min((63, 65, 0, 1)[e % 4], rows // groups) for e in range(groups)]
+    cuts = np.sort(rng.integers(0, rows + 1, groups - 1))
+    return np.diff([0, *cuts.tolist(), rows - rows // 8 if groups == 1 else rows]).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("way", ["any", "63 and 65", "one"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "groups"),
+    [(4096, 768, 2048, 8), (1000, 1000, 520, 5), (8192, 512, 256, 256), (70, 128, 64, 3)],
+)
+def test_offsets(rows, columns, depth, groups, way, dtype):
+    rng = np.random.default_rng(rows + groups)
+    counts = counts_of(rows, groups, way, rng)
+    first = np.cumsum([0, *counts]).tolist()
+    kind = getattr(torch, dtype)
+    a = torch.randn(rows, depth, device="cuda").to(kind)
+    b = torch.randn(groups, columns, depth, device="cuda").to(kind)
+    out = torch.full((rows, columns), float(UNTOUCHED), device="cuda")
+    run = built(ragged(rows, columns, depth, groups, dtype))
+    run(a, b, torch.tensor(first, dtype=torch.int32, device="cuda"), out)
+    torch.cuda.synchronize()
+    want = torch.cat(reference(a, b, counts, first))
+    torch.testing.assert_close(out[: first[-1]].double(), want, rtol=1e-4, atol=1e-4 * depth**0.5)
+    assert bool((out[first[-1] :] == UNTOUCHED).all())
+
+
+@pytest.mark.parametrize("counts", [[0, 512, 1, 63], [256, 256, 256, 256], [0, 0, 0, 0]])
+def test_counts(counts):
+    a = torch.randn(4, 512, 256, device="cuda").half()
+    b = torch.randn(4, 320, 256, device="cuda").half()
+    bias = torch.randn(4, 320, device="cuda")
+    out = torch.full((4, 512, 320), float(UNTOUCHED), device="cuda").half()
+    mod = ragged(512, 320, 256, 4, layout="counts", epilogue="bias", out_dtype="float16")
+    built(mod)(a, b, torch.tensor(counts, dtype=torch.int32, device="cuda"), bias, out)
+    torch.cuda.synchronize()
+    for e, want in enumerate(reference(a, b, counts)):
+        got = out[e, : counts[e]].double()
+        torch.testing.assert_close(got, want + bias[e].double(), rtol=2e-3, atol=2e-2)
+        assert bool((out[e, counts[e] :] == UNTOUCHED).all())
+
+
+def test_a_captured_graph_follows_the_offsets():
+    run = built(ragged(1024, 256, 512, 4))
+    a = torch.randn(1024, 512, device="cuda").half()
+    b = torch.randn(4, 256, 512, device="cuda").half()
+    places = torch.tensor([0, 256, 512, 768, 1024], dtype=torch.int32, device="cuda")
+    out = torch.zeros(1024, 256, device="cuda")
+    run(a, b, places, out)  # TVM loads the kernels
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(a, b, places, out)
+    for first in ([0, 1, 1, 700, 1000], [0, 0, 0, 0, 1024], [0, 65, 128, 129, 129]):
+        places.copy_(torch.tensor(first, dtype=torch.int32))
+        out.fill_(UNTOUCHED)
+        graph.replay()
+        torch.cuda.synchronize()
+        want = torch.cat(reference(a, b, np.diff(first).tolist(), first))
+        torch.testing.assert_close(out[: first[-1]].double(), want, rtol=1e-4, atol=2e-3)
+        assert bool((out[first[-1] :] == UNTOUCHED).all())

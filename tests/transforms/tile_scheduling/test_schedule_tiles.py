@@ -275,6 +275,28 @@ def test_trips_of_blocks_with_one_tile_stay():
         assert not ir.find_blocks(got.body, "tvm_hopper.tile_work")
 
 
+# -- tiles that a table counts
+
+
+def test_a_table_counts_rows_of_tiles_and_is_read_once_a_tile():
+    """Without it blocks would also compute what no group has."""
+    table = (
+        ("def func(", 'def func(tiles: T.Buffer((3, 5), "int32"), '),
+        ("C[by, bx] = ", "for k in range(4):\n                            C[tiles[1, by], bx] = "),
+    )
+    got = run(parse(KERNEL, noted(persistent=12, row_table="tiles"), *table), ScheduleTiles())
+    assert [str(x.indices) for x in ir.find_all(got.body, ir.TensorLoad)] == [
+        "[2, 0]",
+        "[1, tile_y]",
+    ]
+    loop, _ = ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.SERIAL)
+    (rows,) = (x.var for x in ir.find_all(got.body, tirx.Bind) if x.var.name == "rows_in_use")
+    block = ir.thread_axes(ir.kernels(got)[0])["blockIdx.x"].loop_var
+    for used in range(6):
+        counts = [ir.substitute(loop.extent, {rows: used, block: bx}) for bx in range(12)]
+        assert sum(int(ir.simplify(x)) for x in counts) == used * 8
+
+
 # -- as many blocks as the device at hand balances
 
 BY_DEVICE = """

@@ -286,8 +286,8 @@ def test_a_table_counts_rows_of_tiles_and_is_read_once_a_tile():
     )
     got = run(parse(KERNEL, noted(persistent=12, row_table="tiles"), *table), ScheduleTiles())
     assert [str(x.indices) for x in ir.find_all(got.body, ir.TensorLoad)] == [
-        "[2, 0]",
-        "[1, tile_y]",
+        "(2, 0)",
+        "(1, tile_y)",
     ]
     loop, _ = ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.SERIAL)
     (rows,) = (x.var for x in ir.find_all(got.body, tirx.Bind) if x.var.name == "rows_in_use")

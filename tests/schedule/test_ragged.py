@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 from tests.schedule.refuse import refuse
 from tvm_hopper import explain, schedule as hs
 from tvm_hopper.errors import ScheduleError
+from tvm_hopper.schedule.products import tile_groups
 from tvm_hopper.simulation import simulate, verify
 from tvm_hopper.testing.ragged import UNTOUCHED, draw, ragged
 from tvm_hopper.testing.workloads import matmul
@@ -134,6 +135,33 @@ def test_tiles_that_a_table_counts_are_verified(places):
     assert report.verdict == "clean"
     assert "by the contents of tiles" in str(report)
     assert "values compared with main: on integers 16384" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "ways"), [({}, 3), ({"layout": "counts", "epilogue": "bias"}, 3)]
+)
+def test_lengths_that_are_not_given_are_drawn(options, ways):
+    """Equal groups, ragged ones with rows left over, and one group."""
+    sch = s_tir.Schedule(ragged(64, 32, 64, 4, **options))
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    report = verify(sch, runs=[("eager", 0)])
+    assert report.verdict == "clean"
+    assert str(report).count("eager(0): clean") == ways
+    assert "bit for bit" in report.values.text
+
+
+def test_a_row_of_the_next_group_is_found(monkeypatch):
+    of_tile = tile_groups._Cut.of_tile
+
+    def more(cut, what, tile):
+        return of_tile(cut, what, tile) + int(what == tile_groups.LEFT)
+
+    monkeypatch.setattr(tile_groups._Cut, "of_tile", more)
+    sch = s_tir.Schedule(ragged(*SHAPE))
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    report = verify(sch, draw(ragged(*SHAPE), OFFSETS).tensors, runs=[("eager", 0)])
+    found = {(x.rule, x.buffer) for x in report.findings}
+    assert found & {("RACE_WRITE_WRITE", "C"), ("WRONG_VALUE", "C")}
 
 
 def test_a_trace_replays_on_the_tiles():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.errors import HopperError
@@ -37,6 +37,7 @@ from tvm_hopper.verification.launches import (
     computed_integers,
     ways_to_call,
 )
+from tvm_hopper.verification.lengths import draw_lengths, find_lengths
 from tvm_hopper.verification.numbers import blank_memory, fill_random
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
@@ -151,7 +152,8 @@ def verify(
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
         As for `simulate`; the rest out is filled with random numbers, except arguments that
-        the kernel only writes. Tensors with strides or an offset of their own get some.
+        the kernel only writes. Tensors that say how long loops over rows are, as the offsets of
+        groups, are drawn in three ways, and each is checked. Tensors with strides or an offset of their own get some.
     runs : sequence of (policy, seed)
         Schedules to run.
     blocks : list of (x, y, z) or None
@@ -198,11 +200,14 @@ def verify(
         reports = []
         try:
             ways = ways_to_call(program, values, request.limits.num_sms)
-            for number, allocator in enumerate(ways):
+            plain = _PlainProgram.find(ex_or_mod, program, against)
+            calls = [(way, drawn) for way in ways for drawn in plain.lengths(values, request)]
+            for number, (allocator, drawn) in enumerate(calls):
                 plain = _PlainProgram.find(ex_or_mod, program, against)
                 now = time.monotonic()
-                until = now + (end - now) / (len(ways) - number)
-                reports.append(_check_call(plain, program, request, allocator, line, until))
+                until = now + (end - now) / (len(calls) - number)
+                one = replace(request, inputs={**drawn, **request.inputs})
+                reports.append(_check_call(plain, program, one, allocator, line, until))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
@@ -358,6 +363,14 @@ class _PlainProgram:
             return {}
         legal = self.reference.legal_indices(list(values.values()))
         return {name: legal[place] for place, name in enumerate(values) if place in legal}
+
+    def lengths(self, values: Mapping[str, Any], request: _Request) -> list[dict[str, Any]]:
+        """Return more inputs for each call: what says how long loops are, in several ways."""
+        if self.reference is None:
+            return [{}]
+        known = self.reference.sizes(list(values.values()))
+        found = find_lengths(self.reference.function, known)
+        return draw_lengths(found, list(values), values, list(request.inputs))
 
     def left_alone(self, names: Sequence[str]) -> set[str]:
         """Return which of a kernel's arguments the program stores nothing to."""

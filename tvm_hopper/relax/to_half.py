@@ -203,8 +203,8 @@ class _Casts(PyExprMutator):  # type: ignore[misc]
             return call
         (x,) = call.args
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        is_wide = str(x.ty.dtype) == WIDE and isinstance(made, relax.Call) and made.op == CAST
-        for source in (x, *(made.args if is_wide else ())):
+        widened = isinstance(made, relax.Call) and made.op == CAST and str(x.ty.dtype) == WIDE
+        for source in (x, *(made.args if made is not None and widened else ())):
             if str(source.ty.dtype) == str(call.attrs.dtype):
                 self.changed = True
                 return source

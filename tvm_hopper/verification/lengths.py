@@ -75,7 +75,7 @@ def find_lengths(func: tirx.PrimFunc, sizes: Mapping[Any, int]) -> list[Lengths]
             outputs = _reached(func, stored)
             known = found.get(place)
             if known is not None:
-                limit, outputs = min(limit, known.limit), (*known.outputs, *outputs)
+                limit, outputs = min(limit, known.limit), [*known.outputs, *outputs]
             found[place] = Lengths(place, rises, limit, tuple(dict.fromkeys(outputs)))
     return list(found.values())
 

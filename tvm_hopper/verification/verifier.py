@@ -152,8 +152,8 @@ def verify(
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
         As for `simulate`; the rest out is filled with random numbers, except arguments that
-        the kernel only writes. Tensors that say how long loops over rows are, as the offsets of
-        groups, are drawn in three ways, and each is checked. Tensors with strides or an offset of their own get some.
+        the kernel only writes. Tensors with strides or an offset of their own get some. Tensors
+        that say how long loops are, as offsets of groups, are drawn in three ways, each checked.
     runs : sequence of (policy, seed)
         Schedules to run.
     blocks : list of (x, y, z) or None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import tvm
+from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_hopper import ir
@@ -21,7 +22,7 @@ CAST = """
     for i, j in T.grid({rows}, {columns}):
         with T.sblock("D"):
             v, vj = T.axis.remap("SS", [i, j])
-            D[v, vj] = T.Cast("{out_dtype}", T.max(C[v, vj], 0))
+            D[v, vj] = T.Cast("{out_dtype}", {value})
 """
 BIAS = """
     for e in range({groups}):
@@ -75,8 +76,8 @@ def ragged(
         "offsets": P holds where groups begin, and the end of the last one. "counts": group e has
         the first P[e] rows of A[e] and C[e].
     epilogue : str
-        "": sums are stored. "cast": max(sum, 0) in another type, over all rows. "bias": a sum and
-        Y[e, j], over the rows of groups.
+        "": sums are stored. "cast", "relu": sums in another type, or max(sum, 0), over all rows.
+        "bias": a sum and Y[e, j], over the rows of groups.
     index : str
         Type of P.
     """
@@ -101,9 +102,10 @@ def ragged(
         "at": words["at"],
         "offsets": groups + (layout == "offsets"),
         "more": more,
+        "value": "T.max(C[v, vj], 0)" if epilogue == "relu" else "C[v, vj]",
         "sum": f'C = T.sblock_alloc_buffer(({shape}, {columns}), "{total}")' if epilogue else "",
     }
-    text = PROGRAM + {"": "", "cast": CAST, "bias": BIAS}[epilogue]
+    text = PROGRAM + {"": "", "cast": CAST, "relu": CAST, "bias": BIAS}[epilogue]
     func = tvm.script.from_source(text.format(**known), extra_vars={"T": T})
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
@@ -144,6 +146,7 @@ def draw(mod: tvm.IRModule, places: Sequence[int], seed: int = 0) -> Drawn:
         kind = ml_dtype(ir.dtype_of(x))
         tensors[str(x.name)] = rng.integers(-2, 3, [int(n) for n in x.shape]).astype(kind)
     result = next(x for x in ("D", "C") if x in tensors)
+    is_relu = bool(ir.find_all(mod["main"].body, tirx.Max))
     tensors["P"][...] = places
     tensors[result][...] = UNTOUCHED
     a, b, want = (tensors[x].astype("float64") for x in ("A", "B", result))
@@ -153,7 +156,7 @@ def draw(mod: tvm.IRModule, places: Sequence[int], seed: int = 0) -> Drawn:
         want[rows] = a[rows] @ weights.T
         if "Y" in tensors:
             want[rows] += tensors["Y"][e]
-        elif result == "D":
+        if is_relu:
             want[rows] = np.maximum(want[rows], 0)
     return Drawn(tensors, result, want)
 

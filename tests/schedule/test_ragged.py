@@ -52,7 +52,7 @@ def test_rows_of_groups(places, persistent):
         ((256, 40, 72, 4), OFFSETS, {"dtype": "bfloat16"}, {}),  # columns and depth off tiles
         (SHAPE, OFFSETS, {}, None),  # a tile of the model's
         (SHAPE, OFFSETS, {}, {"tile": (128, 64, 64), "consumers": 2}),
-        (SHAPE, OFFSETS, {"index": "int64"}, {"raster": hs.Raster(2)}),
+        (SHAPE, OFFSETS, {"layout": "offsets64"}, {"raster": hs.Raster(2)}),
         (SHAPE, OFFSETS, {"dtype": "float8_e4m3fn"}, {"tile": (64, 32, 128)}),
         (SHAPE, OFFSETS, {"dtype": "int8"}, {"tile": (64, 32, 128)}),
         (SHAPE, OFFSETS, {"epilogue": "relu", "out_dtype": "bfloat16"}, {}),
@@ -151,12 +151,12 @@ def test_lengths_that_are_not_given_are_drawn(options, ways):
 
 
 def test_a_row_of_the_next_group_is_found(monkeypatch):
-    of_tile = tile_groups._Cut.of_tile
+    of_tile = tile_groups._TiledGroups.of_tile
 
     def more(cut, what, tile):
         return of_tile(cut, what, tile) + int(what == tile_groups.LEFT)
 
-    monkeypatch.setattr(tile_groups._Cut, "of_tile", more)
+    monkeypatch.setattr(tile_groups._TiledGroups, "of_tile", more)
     sch = s_tir.Schedule(ragged(*SHAPE))
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
     report = verify(sch, draw(ragged(*SHAPE), OFFSETS).tensors, runs=[("eager", 0)])

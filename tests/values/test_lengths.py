@@ -13,10 +13,10 @@ def found_in(mod):
     return found
 
 
-@pytest.mark.parametrize("index", ["int32", "int64"])
+@pytest.mark.parametrize("layout", ["offsets", "offsets64"])
 @pytest.mark.parametrize("epilogue", ["", "cast", "bias"])
-def test_offsets(epilogue, index):
-    mod = ragged(40, 8, 16, 4, epilogue=epilogue, index=index)
+def test_offsets(epilogue, layout):
+    mod = ragged(40, 8, 16, 4, epilogue=epilogue, layout=layout)
     found = found_in(mod)
     result = len(mod["main"].params) - 1
     assert (found.place, found.rises, found.limit, found.outputs) == (2, True, 40, (result,))

@@ -331,7 +331,20 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
     if nest.reduces_rows:
         _check_reduction(nest)
         return
-    axes = [nest.row, nest.column]
+    indices, extents = list(store.indices), _iterations(kernel, nest)
+    if not is_injective(indices, extents, nest.realize.predicate):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
+            "the product can meet",
+            "one element of the output for each of the accumulator's, in all tiles",
+            f"index the output by a permutation of the product's rows and columns, or {fix}",
+        )
+
+
+def _iterations(kernel: ir.For, nest: FragmentNest) -> dict[ir.Var, Any]:
+    """Return the loops whose iterations may not store the same element, with their extents."""
+    store, axes = nest.realize.block.body, [nest.row, nest.column]
     if not store.buffer.same_as(nest.accumulators[0]):  # each tile has registers of its own
         around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
         axes += [
@@ -342,19 +355,10 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
-    indices = list(store.indices)
-    if ROW_TABLE in block.annotations:  # what tables say of a tile is its own
-        tables = ir.find_all(indices, ir.TensorLoad)
-        tiles = [x for x in extents if ir.depends_on(tables, [x])]
-        extents = {x: n for x, n in extents.items() if x not in tiles}
-    if not is_injective(indices, extents, nest.realize.predicate):
-        raise cannot_lower(
-            f"block {block.name_hint}",
-            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
-            "the product can meet",
-            "one element of the output for each of the accumulator's, in all tiles",
-            f"index the output by a permutation of the product's rows and columns, or {fix}",
-        )
+    if ROW_TABLE not in nest.realize.block.annotations:
+        return extents
+    tables = ir.find_all(list(store.indices), ir.TensorLoad)  # tiles have rows of their own there
+    return {x: n for x, n in extents.items() if not ir.depends_on(tables, [x])}
 
 
 def _check_reduction(nest: FragmentNest) -> None:

@@ -16,7 +16,7 @@ from tvm_hopper.facts.dtypes import sum_dtype
 
 OFFSETS = {"rows": "P[e + 1] - P[e]", "A": "P[e] + i", "at": "", "shape": "{rows}"}
 COUNTS = {"rows": "P[e]", "A": "i", "at": "ve, ", "shape": "{groups}, {rows}"}
-LAYOUTS = {"offsets": OFFSETS, "counts": COUNTS}
+LAYOUTS = {"offsets": OFFSETS, "offsets64": OFFSETS, "counts": COUNTS}
 # what stores a sum in another type: over all rows, or over those of groups
 CAST = """
     for i, j in T.grid({rows}, {columns}):
@@ -60,7 +60,6 @@ def ragged(
     out_dtype: str | None = None,
     layout: str = "offsets",
     epilogue: str = "",
-    index: str = "int32",
 ) -> tvm.IRModule:
     """Build a product of groups of rows, each with a matrix of its own.
 
@@ -73,15 +72,13 @@ def ragged(
     out_dtype : str, optional
         Of what is stored; None: that of sums.
     layout : str
-        "offsets": P holds where groups begin, and the end of the last one. "counts": group e has
-        the first P[e] rows of A[e] and C[e].
+        "offsets": P holds where groups begin, and the end of the last one; "offsets64" in int64.
+        "counts": group e has the first P[e] rows of A[e] and C[e].
     epilogue : str
         "": sums are stored. "cast", "relu": sums in another type, or max(sum, 0), over all rows.
         "bias": a sum and Y[e, j], over the rows of groups.
-    index : str
-        Type of P.
     """
-    total = sum_dtype(dtype)
+    total, index = sum_dtype(dtype), "int64" if layout.endswith("64") else "int32"
     known = {
         "rows": rows, "columns": columns, "depth": depth, "groups": groups, "dtype": dtype,
         "out_dtype": out_dtype or total, "total": total, "index": index,
@@ -100,7 +97,7 @@ def ragged(
         "place": "i" if layout == "counts" else place,
         "count": count,
         "at": words["at"],
-        "offsets": groups + (layout == "offsets"),
+        "offsets": groups + (layout != "counts"),
         "more": more,
         "value": "T.max(C[v, vj], 0)" if epilogue == "relu" else "C[v, vj]",
         "sum": f'C = T.sblock_alloc_buffer(({shape}, {columns}), "{total}")' if epilogue else "",

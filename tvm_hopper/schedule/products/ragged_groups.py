@@ -28,7 +28,7 @@ from .recognize import require_contraction
 
 
 @dataclass(frozen=True)
-class Nest:
+class GroupNest:
     """Plain loops around one store, in terms of the loops' variables."""
 
     stmt: Any
@@ -79,10 +79,10 @@ class RaggedGroups:
         Nests that compute an element each from one of what is in front, in order.
     """
 
-    product: Nest
+    product: GroupNest
     rows: Rows
     load: Any
-    readers: tuple[Nest, ...]
+    readers: tuple[GroupNest, ...]
 
 
 def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedGroups] | None:
@@ -124,7 +124,7 @@ def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedG
     return func, RaggedGroups(nest, rows, moved[0], _readers(func, nest))
 
 
-def _nest_of(func: tirx.PrimFunc, block: str) -> Nest | None:
+def _nest_of(func: tirx.PrimFunc, block: str) -> GroupNest | None:
     for stmt in ir.statements(func.body.block.body):
         nest = _as_nest(stmt)
         if nest is not None and str(nest.node.name_hint) == block:
@@ -132,7 +132,7 @@ def _nest_of(func: tirx.PrimFunc, block: str) -> Nest | None:
     return None
 
 
-def _as_nest(stmt: Any) -> Nest | None:
+def _as_nest(stmt: Any) -> GroupNest | None:
     loops, realize = ir.loop_nest(stmt)
     if not loops or not isinstance(realize, ir.SBlockRealize):
         return None
@@ -141,19 +141,13 @@ def _as_nest(stmt: Any) -> Nest | None:
         return None
     values = zip(node.iter_vars, realize.iter_values, strict=True)
     store = ir.substitute(node.body, {x.var: y for x, y in values})
-    return Nest(stmt, node, tuple(loops), store, tuple(ir.conjuncts(realize.predicate)))
+    return GroupNest(stmt, node, tuple(loops), store, tuple(ir.conjuncts(realize.predicate)))
 
 
-def _rows_of(nest: Nest) -> Rows | None:
+def _rows_of(nest: GroupNest) -> Rows | None:
     """Find the loop whose length a tensor says; None where all lengths are known."""
-    found = []
-    for loop in nest.loops:
-        limits = [x.b for x in nest.conditions if _limits(x, loop)]
-        counts = [x for x in (loop.extent, *limits) if ir.find_all(x, ir.TensorLoad)]
-        if counts:
-            if limits and counts != [loop.extent]:
-                counts = [loop.extent, *limits]
-            found.append((loop, counts))
+    every = [(loop, _counts(nest, loop)) for loop in nest.loops]
+    found = [(loop, counts) for loop, counts in every if counts]
     if not found:
         return None
     where = f"block {nest.node.name_hint}"
@@ -177,16 +171,22 @@ def _rows_of(nest: Nest) -> Rows | None:
     return Rows(around[0], row, count)
 
 
+def _counts(nest: GroupNest, loop: Any) -> list[Any]:
+    """Return what bounds a loop, if a tensor says some of it."""
+    counts = [loop.extent, *(x.b for x in nest.conditions if _limits(x, loop))]
+    return counts if ir.find_all(counts, ir.TensorLoad) else []
+
+
 def _limits(term: Any, loop: Any) -> bool:
     """Tell whether a condition bounds a loop by what a tensor says."""
     is_bound = isinstance(term, tirx.LT) and loop.loop_var.same_as(term.a)
     return is_bound and bool(ir.find_all(term.b, ir.TensorLoad))
 
 
-def _readers(func: tirx.PrimFunc, product: Nest) -> tuple[Nest, ...]:
+def _readers(func: tirx.PrimFunc, product: GroupNest) -> tuple[GroupNest, ...]:
     """Return the elementwise nests behind a product, of which the last one writes an output."""
     own = list(func.body.block.alloc_buffers)
-    found: list[Nest] = []
+    found: list[GroupNest] = []
     last = product
     while any(last.store.buffer.same_as(x) for x in own):
         readers = [
@@ -208,12 +208,12 @@ def _readers(func: tirx.PrimFunc, product: Nest) -> tuple[Nest, ...]:
     return tuple(found)
 
 
-def match_reader(reader: Nest, before: Any, rows: Rows) -> dict[Any, Any]:
+def match_reader(reader: GroupNest, before: Any, rows: Rows) -> dict[Any, Any]:
     """Return what the loops of an elementwise nest are, in terms of those of a product.
 
     Parameters
     ----------
-    reader : Nest
+    reader : GroupNest
         It reads one element of the tensor that `before` writes, at one place.
     before : BufferStore
         In terms of the loops of the product.

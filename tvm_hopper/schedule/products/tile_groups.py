@@ -131,7 +131,7 @@ def in_groups(
 
 def _with_tile(found: RaggedGroups, given: MatmulConfig) -> MatmulConfig:
     """Choose a tile by the estimate of as many products of equal groups."""
-    cut = _Cut(found, 1, "tiles")
+    cut = _TiledGroups(found, 1, "tiles")
     groups = int(found.rows.group.extent)
     rows = ir.static_int(cut.most_rows)
     columns = ir.static_int(cut.outer[-1].extent)
@@ -150,7 +150,7 @@ def _with_tile(found: RaggedGroups, given: MatmulConfig) -> MatmulConfig:
     return with_tile(given, best)
 
 
-class _Cut:
+class _TiledGroups:
     """Variables of a product in tiles, and the table that says what they are of the groups.
 
     Attributes
@@ -297,7 +297,7 @@ def _in_tiles(func: tirx.PrimFunc, found: RaggedGroups, rows: int) -> tirx.PrimF
     """Rewrite a function."""
     root = func.body.block
     names = ir.Names(str(x.name) for x in (*func.params, *root.alloc_buffers))
-    cut = _Cut(found, rows, names.take("tiles"))
+    cut = _TiledGroups(found, rows, names.take("tiles"))
     load, operand = _load_tiles(cut, names)
     product, total = _multiply(cut, operand, names)
     nests = [found.product, *found.readers]
@@ -316,7 +316,7 @@ def _in_tiles(func: tirx.PrimFunc, found: RaggedGroups, rows: int) -> tirx.PrimF
     return func.with_body(ir.SBlockRealize(func.body.iter_values, func.body.predicate, block))
 
 
-def _fill_table(cut: _Cut) -> ir.Stmt:
+def _fill_table(cut: _TiledGroups) -> ir.Stmt:
     """Build the kernel that finds each tile's group: a thread for a tile counts those in front.
 
     It declares nothing that it writes: of symbolic rows TVM does not see that this is all.
@@ -361,7 +361,7 @@ def _fill_table(cut: _Cut) -> ir.Stmt:
     return stmt
 
 
-def _load_tiles(cut: _Cut, names: ir.Names) -> tuple[ir.Stmt, Any]:
+def _load_tiles(cut: _TiledGroups, names: ir.Names) -> tuple[ir.Stmt, Any]:
     """Return the block of tiles of the operand, and its element in terms of the loops."""
     load, at = cut.found.load, cut.variables()
     indices = list(load.indices)
@@ -383,7 +383,7 @@ def _load_tiles(cut: _Cut, names: ir.Names) -> tuple[ir.Stmt, Any]:
     return _nest(name, variables, extents, store), tirx.BufferLoad(tiles, old)
 
 
-def _multiply(cut: _Cut, operand: Any, names: ir.Names) -> tuple[ir.Stmt, Any]:
+def _multiply(cut: _TiledGroups, operand: Any, names: ir.Names) -> tuple[ir.Stmt, Any]:
     """Return the product of tiles, and its element in terms of the loops."""
     product, at, old = cut.found.product, cut.variables(), cut.old
     name = names.take(f"{product.store.buffer.name}_tiles")
@@ -408,7 +408,7 @@ def _multiply(cut: _Cut, operand: Any, names: ir.Names) -> tuple[ir.Stmt, Any]:
     return nest, total
 
 
-def _store(cut: _Cut, total: Any) -> ir.Stmt:
+def _store(cut: _TiledGroups, total: Any) -> ir.Stmt:
     """Return the block that stores the rows of a tile that are its group's.
 
     What it reads of the table is not declared: TVM would not move it to the tile.

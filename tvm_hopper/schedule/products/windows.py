@@ -97,7 +97,7 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
     pads = {
         made.body.buffer: made
         for _, made in by_name.values()
-        if isinstance(made.body, ir.BufferStore) and filled_load(made.body.value) is not None
+        if isinstance(made.body, ir.BufferStore) and _is_pad(made.body.value)
     }
     found = [x for i in (0, 1) if (x := _windows(node, loads, i, pads)) is not None]
     for windows in found:
@@ -109,6 +109,12 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
         _check(f"{where}, tensor {windows.source.source.name}", windows)
         return windows
     return None
+
+
+def _is_pad(value: Any) -> bool:
+    """Tell a tensor that is filled around; of tiles that a table places nothing is cut again."""
+    filled = filled_load(value)
+    return filled is not None and not ir.find_all(list(filled.indices), ir.TensorLoad)
 
 
 def split_groups(sch: s_tir.Schedule, block: str) -> tirx.PrimFunc:
@@ -212,8 +218,6 @@ def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) 
         return None
     made = pads.get(load.source)
     source, condition = (load, None) if made is None else _through(made, load)
-    if made is not None and ir.find_all(list(source.indices), ir.TensorLoad):
-        return None  # a table places rows: tiles of groups
     is_filled = condition is not None and ir.depends_on(condition, variables)
     follows_several = any(
         ir.depends_on(x, variables) and len(_movers(node, x)) > 1 for x in indices

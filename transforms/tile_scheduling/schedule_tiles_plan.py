@@ -156,10 +156,11 @@ def plan_raster(
 def _table_of(kernel: ir.SBlock, name: str) -> ir.Var:
     """Return a table of rows by its name."""
     loads = ir.find_all(kernel, ir.TensorLoad, lambda x: str(x.source.name) == name)
-    if not loads:
-        need = "a tensor that the kernel reads"
+    tables = [x.source for x in loads if ir.dtype_of(x) == "int32" and len(x.indices) == 2]
+    if not tables:
+        need = "a tensor of int32 with two dimensions, which the kernel reads"
         raise cannot_lower(f"block {kernel.name_hint}, {ROW_TABLE}", repr(name), need)
-    return loads[0].source
+    return tables[0]
 
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:

@@ -1,5 +1,7 @@
 """Groups of rows whose lengths a tensor says: tiles of one group each, found by a table."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
@@ -125,6 +127,33 @@ def test_a_limit_of_loops_that_are_longer():
     np.testing.assert_array_equal(result.outputs["C"], want)
 
 
+@pytest.mark.parametrize("scattered", [False, True])
+def test_rows_that_a_tensor_names(scattered):
+    """Tokens of experts, where they lie: gathered for a product, stored where they came from."""
+    names = [
+        ("P: T.Buffer", "X: T.Buffer((200,), 'int32'), P: T.Buffer"),
+        ("A[v, vk]", "A[X[v], vk]"),
+    ]
+    if scattered:
+        names.append(("C[v, vj]", "C[X[v], vj]"))
+    mod = parsed(SYMBOLIC, *KNOWN, *names)
+    rng = np.random.default_rng(0)
+    drawn = draw(ragged(*SHAPE), OFFSETS).tensors
+    order = rng.permutation(256)[:200].astype("int32")
+    sorted_rows = drawn["A"].copy()
+    drawn |= {"X": order, "A": rng.permutation(drawn["A"])}
+    sorted_rows[:200] = drawn["A"][order]
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL, persistent=3))
+    result = simulate(sch, {str(x.name): drawn[str(x.name)] for x in mod["main"].params})
+    result.require_clean()
+    got, want = result.outputs["C"], np.full((256, 64), UNTOUCHED, "float64")
+    for e, (first, end) in enumerate(itertools.pairwise(OFFSETS)):
+        rows = order[first:end] if scattered else slice(first, end)
+        want[rows] = sorted_rows[first:end].astype("float64") @ drawn["B"][e].astype("float64").T
+    np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("places", [OFFSETS, [0, 64, 64, 128, 256]])
 def test_tiles_that_a_table_counts_are_verified(places):
     mod = ragged(*SHAPE)
@@ -199,8 +228,8 @@ REFUSED = [
         r"block C: found g groups of rows; need a number of groups that is known",
     ),
     (
-        [("P: T.Buffer", "X: T.Buffer((256,), 'int32'), P: T.Buffer"), ("A[v, vk]", "A[X[v], vk]")],
-        r"block C, tensor A: found the index X\[P\[e\] \+ i\] along the rows of groups; need rows",
+        [("a, (256, 128)", "a, (512, 128)"), ("A[v, vk]", "A[v * 2, vk]")],
+        r"block C, tensor A: found the index .*\* 2 along the rows of groups; need rows of a group",
     ),
     (
         [("c, (256, 64)", "c, (64, 256)"), ("C[v, vj]", "C[vj, v]")],

@@ -226,8 +226,8 @@ class _TiledGroups:
         accesses += [(x.buffer, x.indices) for x in parts if isinstance(x, ir.BufferStore)]
         for tensor, indices in accesses:
             for index in indices:
-                if not ir.depends_on(index, [self.row]):
-                    continue
+                if not ir.depends_on(index, [self.row]) or isinstance(index, ir.TensorLoad):
+                    continue  # what an index is read from is an access of its own
                 first = self._first_of(index)
                 if ir.depends_on(first, moving):
                     raise cannot_schedule(
@@ -269,7 +269,7 @@ class _TiledGroups:
         known_vars = {**at, self.group: self.of_tile(GROUP, at[self.group])}
 
         def place(index: Any) -> Any:
-            if not ir.depends_on(index, [self.row]):
+            if not ir.depends_on(index, [self.row]) or isinstance(index, ir.TensorLoad):
                 return ir.substitute(ir.mutate(index, visits), known_vars)
             first = self._first_of(index)
             number = next(
@@ -371,8 +371,9 @@ def _load_tiles(cut: _TiledGroups, names: ir.Names) -> tuple[ir.Stmt, Any]:
     source = cut.placed(load, at)
     inside = [
         new < ir.cast_like(extent, new)
-        for new, index, extent in zip(source.indices, indices, load.source.shape, strict=True)
-        if ir.depends_on(index, [cut.row])
+        for x in (source, *ir.find_all(list(source.indices), ir.TensorLoad))
+        for new, extent in zip(x.indices, x.source.shape, strict=True)
+        if ir.depends_on(new, [at[cut.row]]) and not isinstance(new, ir.TensorLoad)
     ]
     dtype, name = ir.dtype_of(load.source), names.take(f"{load.source.name}_tiles")
     tiles = ir.new_buffer(name, tuple(extents), dtype, "global")

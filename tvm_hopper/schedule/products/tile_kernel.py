@@ -288,7 +288,7 @@ def copy_operand(
 
     `others` are products that read the same tile.
     """
-    index = read_index(sch, block, operand)
+    index, mechanism = read_index(sch, block, operand), _mechanism(sch, block, operand)
     # the epilogue may read the tensor too, from global memory
     copy = sch.cache_read(block, index, SHARED, consumer_blocks=[block, *others])
     sch.compute_at(copy, place, index=position)
@@ -296,8 +296,19 @@ def copy_operand(
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
     rows = problem.ragged[operand is problem.rhs]
     spare = rows and operand.major == "k" and not (is_static and config.persistent)
-    steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
+    steps.async_copy(sch, copy, mechanism, config.swizzle, spare_rows=spare)
     drop_unit_dims(sch, copy, operand.kept)
+
+
+def _mechanism(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> str:
+    """Return what loads tiles of an operand: threads, where a tensor names each row."""
+    for maker in sch.get_producers(block):
+        body = sch.get(maker).body
+        if _writes(sch, maker, operand.buffer) and isinstance(body, ir.BufferStore):
+            load = fuse.filled_load(body.value)
+            if load is not None and any(isinstance(x, ir.TensorLoad) for x in load.indices):
+                return "cp_async"
+    return "tma"
 
 
 def _store(

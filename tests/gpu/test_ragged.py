@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from tvm_hopper import schedule as hs
@@ -75,6 +76,31 @@ def test_counts(counts):
         got = out[e, : counts[e]].double()
         torch.testing.assert_close(got, want + bias[e].double(), rtol=2e-3, atol=2e-2)
         assert bool((out[e, counts[e] :] == UNTOUCHED).all())
+
+
+def test_rows_that_a_tensor_names():
+    """Gathered by cp.async, stored where they came from."""
+    text = ragged(1024, 256, 512, 4)["main"].script()
+    changes = [
+        ("A[v, vk]", "A[X[v], vk]"),
+        ("C[v, vj]", "C[X[v], vj]"),
+        ('P: T.Buffer((5,), "int32")', 'X: T.Buffer((1000,), "int32"), P: T.Buffer((5,), "int32")'),
+    ]
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    func = tvm.script.from_source(text[text.index("@T.prim_func") :], extra_vars={"T": T})
+    run = built(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    order = torch.randperm(1024, device="cuda")[:1000]
+    a = torch.randn(1024, 512, device="cuda").half()
+    b = torch.randn(4, 256, 512, device="cuda").half()
+    first = [0, 65, 65, 700, 1000]
+    out = torch.full((1024, 256), float(UNTOUCHED), device="cuda")
+    run(a, b, order.int(), torch.tensor(first, dtype=torch.int32, device="cuda"), out)
+    torch.cuda.synchronize()
+    want = torch.full_like(out, UNTOUCHED, dtype=torch.float64)
+    want[order] = torch.cat(reference(a[order], b, np.diff(first).tolist(), first))
+    torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=3e-3)
 
 
 def test_a_captured_graph_follows_the_offsets():

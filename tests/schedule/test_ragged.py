@@ -152,6 +152,7 @@ def test_rows_that_a_tensor_names(scattered):
         rows = order[first:end] if scattered else slice(first, end)
         want[rows] = sorted_rows[first:end].astype("float64") @ drawn["B"][e].astype("float64").T
     np.testing.assert_array_equal(got, want)
+    assert "fallback  " not in str(explain(sch, "nvidia/nvidia-h200"))  # chunks of 16 bytes
 
 
 @pytest.mark.parametrize("places", [OFFSETS, [0, 64, 64, 128, 256]])

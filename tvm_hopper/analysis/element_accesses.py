@@ -180,7 +180,11 @@ def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_S
 
 
 def _collect(node: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
+    addresses = ir.find_all(node, ir.Call, lambda x: str(x.op.name).endswith("address_of"))
+    copied = [x.args[0] for x in addresses]  # by an instruction, which says how much
     for load in ir.find_all(node, ir.TensorLoad):
+        if any(load.same_as(x) for x in copied):
+            continue
         _add(load.source, load.indices, False, loops, tails, sites)
     if isinstance(node, ir.BufferStore):
         _add(node.buffer, node.indices, True, loops, tails, sites)

@@ -12,6 +12,12 @@ More thread blocks than tiles are such a loop.  TVM's `reverse_compute_at` deriv
 an iteration from the elements that it stores, and forgets it where a tensor has one tile alone:
 blocks without a tile then store memory that they never wrote, over what another one stores.
 
+A block that is one store under a condition has the condition before that:
+
+    for i, j in grid(64, 32): if i < n: C[i, j] = tile[i, j]
+  ->
+    for i, j in grid(64, 32): where i < n: C[i, j] = tile[i, j]
+
 A tile that is filled under a condition on iterations is uninitialised otherwise, so its reads may
 be guarded, too: no value that the program defines depends on it.
 

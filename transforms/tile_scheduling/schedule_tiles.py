@@ -31,6 +31,12 @@ at each launch, by the device that the tensors are on (SizePersistentGrid), and 
     for bx in thread_binding(num_blocks, "blockIdx.x"):
         ...
 
+With {"tvm_hopper.row_table": "tiles"} the device knows how many rows of tiles there are:
+
+    rows_in_use = tiles[3, 0]
+    for tile in range((rows_in_use * 8 - bx + num_blocks - 1) // num_blocks):
+        ...
+
 Trips through a channel's slots are counted on from tile to tile. With {"tvm_hopper.raster_curve":
 "hilbert"} a Hilbert curve runs through squares of each group (rasterization.py).
 

@@ -126,9 +126,9 @@ def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedG
 
 def _nest_of(func: tirx.PrimFunc, block: str) -> GroupNest | None:
     for stmt in ir.statements(func.body.block.body):
-        nest = _as_nest(stmt)
-        if nest is not None and str(nest.node.name_hint) == block:
-            return nest
+        _, realize = ir.loop_nest(stmt)
+        if isinstance(realize, ir.SBlockRealize) and str(realize.block.name_hint) == block:
+            return _as_nest(stmt)
     return None
 
 
@@ -192,7 +192,7 @@ def _readers(func: tirx.PrimFunc, product: GroupNest) -> tuple[GroupNest, ...]:
         readers = [
             stmt
             for stmt in ir.statements(func.body.block.body)
-            if not stmt.same_as(last.stmt) and ir.uses(stmt, last.store.buffer)
+            if not stmt.same_as(last.stmt) and _reads(stmt, last.store.buffer)
         ]
         nest = _as_nest(readers[0]) if len(readers) == 1 else None
         if nest is None or any(x.iter_type == IterVar.CommReduce for x in nest.node.iter_vars):
@@ -206,6 +206,10 @@ def _readers(func: tirx.PrimFunc, product: GroupNest) -> tuple[GroupNest, ...]:
         last = nest
         found.append(nest)
     return tuple(found)
+
+
+def _reads(stmt: Any, buffer: Any) -> bool:
+    return bool(ir.find_all(stmt, ir.TensorLoad, lambda x: x.source.same_as(buffer)))
 
 
 def match_reader(reader: GroupNest, before: Any, rows: Rows) -> dict[Any, Any]:

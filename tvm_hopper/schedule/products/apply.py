@@ -129,7 +129,8 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
         _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
-    if (tiles := in_groups(plain, block, given)) is not None:
+    tiles = _in_sorted_rows(plain, block, given, asked) or in_groups(plain, block, given)
+    if tiles is not None:
         rewritten = "hs.tile_groups(mod, block, rows of the tile)"
     elif (tiles := in_boxes(plain, block, given)) is not None:
         rewritten = "hs.box_pixels(mod, block, rows of the tile)"
@@ -158,6 +159,20 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
             product, _ = _schedule(sch, block, kernel, known)
             if is_thrown_away():
                 _accept(sch, product, before, given)
+
+
+def _in_sorted_rows(
+    plain: s_tir.Schedule, block: Any, given: MatmulConfig, asked: Asked
+) -> tuple[s_tir.Schedule, MatmulConfig] | None:
+    """Sort rows by the matrix that a table names for each, where a kernel can have them so."""
+    with contextlib.suppress(ScheduleError):
+        if (found := in_groups(plain, block, given, by_table=True)) is not None:
+            sch, config = found
+            name = label(plain, block).removeprefix("block ")
+            (kernel,) = find_kernels(sch, name, config, asked)
+            _try(sch, name, kernel, block_names(sch))
+            return found
+    return None
 
 
 def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:

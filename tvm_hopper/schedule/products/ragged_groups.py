@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -29,7 +29,7 @@ from .recognize import require_contraction
 
 @dataclass(frozen=True)
 class GroupNest:
-    """Plain loops around one store, in terms of the loops' variables."""
+    """Plain loops of several iterations around one store, which is in terms of their variables."""
 
     stmt: Any
     node: Any
@@ -39,9 +39,11 @@ class GroupNest:
 
     def at(self, expr: Any) -> Any:
         """Return what an expression of the block means in terms of the loops."""
-        (realize,) = ir.find_all(self.stmt, ir.SBlockRealize)
+        loops, realize = ir.loop_nest(self.stmt)
         values = zip(self.node.iter_vars, realize.iter_values, strict=True)
-        return ir.substitute(expr, {x.var: y for x, y in values})
+        found = ir.substitute(expr, {x.var: y for x, y in values})
+        units = [x.loop_var for x in loops if ir.is_const(x.extent, 1)]
+        return ir.substitute(found, {x: ir.cast_like(0, x) for x in units})
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ def _as_nest(stmt: Any) -> GroupNest | None:
     node = realize.block
     if not isinstance(node.body, ir.BufferStore):
         return None
-    values = zip(node.iter_vars, realize.iter_values, strict=True)
-    store = ir.substitute(node.body, {x.var: y for x, y in values})
-    return GroupNest(stmt, node, tuple(loops), store, tuple(ir.conjuncts(realize.predicate)))
+    moving = tuple(x for x in loops if not ir.is_const(x.extent, 1))
+    nest = GroupNest(stmt, node, moving, node.body, tuple(ir.conjuncts(realize.predicate)))
+    return replace(nest, store=nest.at(node.body))
 
 
 def _rows_of(nest: GroupNest) -> Rows | None:

@@ -15,6 +15,8 @@ A tile has rows of one group: its last one may have fewer, and loads rows of the
 nobody stores. So there are at most as many tiles as rows fill, and one for each group. Persistent
 thread blocks read how many there are.
 
+Rows that name their matrix each are sorted first (`sorted_rows.py`).
+
 No primitive cuts loops of such lengths. `hs.matmul` does this by itself; a trace of it replays on
 `hs.tile_groups(mod, block, rows)`.
 """
@@ -45,6 +47,7 @@ from .normalize import check_rewrite, with_functions
 from .ragged_groups import RaggedGroups, find_groups, match_reader
 from .replace_load import replace_load
 from .ring_and_order import known
+from .sorted_rows import sort_rows
 
 MOST_ROWS = 256  # of a tile
 TABLE_THREADS = 128
@@ -78,7 +81,10 @@ def tile_groups(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int) -> Any
     rows = as_int("tile_groups", "rows", rows, 1, MOST_ROWS) or 1
     functions = {None: mod} if isinstance(mod, tirx.PrimFunc) else dict(mod.functions.items())
     for gv, func in functions.items():
-        if not isinstance(func, tirx.PrimFunc) or (found := find_groups(func, block)) is None:
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        found = find_groups(sort_rows(func, block) or func, block)
+        if found is None:
             continue
         new = _in_tiles(*found, rows)
         if gv is None:
@@ -90,9 +96,11 @@ def tile_groups(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int) -> Any
 
 
 def in_groups(
-    sch: s_tir.Schedule, block: Any, given: MatmulConfig
+    sch: s_tir.Schedule, block: Any, given: MatmulConfig, by_table: bool = False
 ) -> tuple[s_tir.Schedule, MatmulConfig] | None:
     """Return a schedule of a grouped product in tiles, and its tile; None for other products.
+
+    With `by_table` it is one of rows that name their matrix each, and are sorted by it.
 
     Raises
     ------
@@ -104,7 +112,10 @@ def in_groups(
     if not name or function is None:
         return None
     target = function.name_hint
-    found = find_groups(sch.mod[target], name)
+    func = sch.mod[target]
+    if by_table and (excluded(given) or (func := sort_rows(func, name)) is None):
+        return None
+    found = find_groups(func, name)
     if found is None:
         return None
     if asked := excluded(given):
@@ -175,7 +186,8 @@ class _TiledGroups:
         own = [found.rows.group, found.rows.row, *self.summed]
         outer = [x for x in product.loops if not any(x.same_as(y) for y in own)]
         self.outer = sorted(outer, key=lambda x: _dimension(product.store, x.loop_var))
-        if not outer or not outer[-1].loop_var.same_as(product.store.indices[-1]):
+        moving = [x for x in product.store.indices if not ir.is_const(x, 0)]
+        if not outer or not self.outer[-1].loop_var.same_as(moving[-1]):
             raise cannot_schedule(
                 f"block {product.node.name_hint}",
                 f"the output index {list(product.store.indices)}",

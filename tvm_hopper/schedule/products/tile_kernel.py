@@ -302,12 +302,13 @@ def copy_operand(
 
 def _mechanism(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> str:
     """Return what loads tiles of an operand: threads, where a tensor names each row."""
-    for maker in sch.get_producers(block):
-        body = sch.get(maker).body
-        if _writes(sch, maker, operand.buffer) and isinstance(body, ir.BufferStore):
-            load = fuse.filled_load(body.value)
-            if load is not None and any(isinstance(x, ir.TensorLoad) for x in load.indices):
-                return "cp_async"
+    makers = [x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer)]
+    while makers:
+        maker = makers.pop()
+        load = fuse.filled_load(getattr(sch.get(maker).body, "value", None))
+        if load is not None and any(isinstance(x, ir.TensorLoad) for x in load.indices):
+            return "cp_async"
+        makers += [x for x in sch.get_producers(maker) if not fuse.is_own_kernel(sch, x)]
     return "tma"
 
 

@@ -12,8 +12,9 @@ from tvm_hopper.relax.records import OURS
 op = relax.op
 
 
-def build(compute, dtype="float16"):
-    tensors = [("x", (4, 16, 64), dtype), ("w", (3, 40, 64), dtype), ("e", (4,), "int32")]
+def build(compute, dtype="float16", tokens=4, rows=16):
+    x, w = (tokens, rows, 64), (3, 40, 64)
+    tensors = [("x", x, dtype), ("w", w, dtype), ("e", (tokens,), "int32")]
     params = [relax.Var(name, R.Tensor(shape, dtype)) for name, shape, dtype in tensors]
     made = relax.BlockBuilder()
     with made.function("forward", params, {"num_input": 1}):
@@ -48,9 +49,12 @@ def test_functions(compute, dtype, count):
     assert count is None or len(found) == count
 
 
-def test_values():
-    mod = build(experts)
+@pytest.mark.parametrize(("tokens", "rows", "sorted_rows"), [(4, 16, False), (32, 1, True)])
+def test_values(tokens, rows, sorted_rows):
+    """Of many tokens, rows of each expert are one group: it is read once."""
+    mod = build(experts, tokens=tokens, rows=rows)
     scheduled = models.schedule(mod)
     (record,) = records_of(scheduled)
     assert record.computed_by == OURS
+    assert ("order = T.sblock_alloc_buffer" in scheduled.script()) == sorted_rows
     assert models.check_values(scheduled, models.plain_functions(mod), (16,)) == 1

@@ -24,9 +24,8 @@ def experts(rows=64, columns=40, depth=72, matrices=3, more=False, per_group=1):
 
     c = te.compute((rows, columns, per_group), product, name="C")
     if more:
-        c = te.compute(
-            c.shape, lambda *i: c(*i).astype("float16") + te.const(1, "float16"), name="D"
-        )
+        one = te.const(1, "float16")
+        c = te.compute(c.shape, lambda *i: c(*i).astype("float16") + one, name="D")
     return te.create_prim_func([b, e, x, c])
 
 

@@ -23,7 +23,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
 from tvm_hopper.schedule.trial import as_one_step
 
-from .axes import sort_axes
+from .axes import element_of_index, sort_axes
 from .fuse import fuse_prologue
 from .recognize import product_loads
 from .replace_load import replace_load
@@ -65,12 +65,13 @@ def sort_rows(func: tirx.PrimFunc, block: str) -> tirx.PrimFunc | None:
 
 def _has_tables(func: tirx.PrimFunc) -> bool:
     loads = ir.find_all(func.body, ir.TensorLoad)
-    return any(isinstance(x, ir.TensorLoad) for load in loads for x in load.indices)
+    return any(element_of_index(x) is not None for load in loads for x in load.indices)
 
 
 def _row_of(node: Any, loads: Any, index: Any) -> IterVar | None:
     """Return the variable by which a table names a matrix, if rows of the product are its own."""
-    if not isinstance(index, ir.TensorLoad) or len(index.indices) != 1:
+    index = element_of_index(index)
+    if index is None or len(index.indices) != 1:
         return None
     axes = sort_axes(node, loads)
     row = next((x for x in node.iter_vars if x.var.same_as(index.indices[0])), None)
@@ -85,7 +86,7 @@ def _sorted(func: tirx.PrimFunc, node: Any, row: IterVar, load: Any, place: int)
     names = ir.Names(str(x.name) for x in (*func.params, *root.alloc_buffers))
     (nest,) = (x for x in ir.statements(root.body) if ir.uses_node(x, node))
     loops, realize = ir.loop_nest(nest)
-    table, matrices = load.indices[place].source, int(load.source.shape[place])
+    table, matrices = element_of_index(load.indices[place]).source, int(load.source.shape[place])
     rows = int(row.dom.extent)
     order = ir.new_buffer(names.take("order"), (rows,), "int32", "global")
     places = ir.new_buffer(names.take("places"), (matrices + 1,), "int32", "global")

@@ -40,6 +40,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_int, label
 
+from .axes import element_of_index
 from .config import MatmulConfig
 from .gather import excluded, plain_config
 from .model import as_product, rank_both, with_tile
@@ -238,7 +239,7 @@ class _TiledGroups:
         accesses += [(x.buffer, x.indices) for x in parts if isinstance(x, ir.BufferStore)]
         for tensor, indices in accesses:
             for index in indices:
-                if not ir.depends_on(index, [self.row]) or isinstance(index, ir.TensorLoad):
+                if not ir.depends_on(index, [self.row]) or element_of_index(index) is not None:
                     continue  # what an index is read from is an access of its own
                 first = self._first_of(index)
                 if ir.depends_on(first, moving):
@@ -281,7 +282,7 @@ class _TiledGroups:
         known_vars = {**at, self.group: self.of_tile(GROUP, at[self.group])}
 
         def place(index: Any) -> Any:
-            if not ir.depends_on(index, [self.row]) or isinstance(index, ir.TensorLoad):
+            if not ir.depends_on(index, [self.row]) or element_of_index(index) is not None:
                 return ir.substitute(ir.mutate(index, visits), known_vars)
             first = self._first_of(index)
             number = next(
@@ -385,7 +386,7 @@ def _load_tiles(cut: _TiledGroups, names: ir.Names) -> tuple[ir.Stmt, Any]:
         new < ir.cast_like(extent, new)
         for x in (source, *ir.find_all(list(source.indices), ir.TensorLoad))
         for new, extent in zip(x.indices, x.source.shape, strict=True)
-        if ir.depends_on(new, [at[cut.row]]) and not isinstance(new, ir.TensorLoad)
+        if ir.depends_on(new, [at[cut.row]]) and element_of_index(new) is None
     ]
     dtype, name = ir.dtype_of(load.source), names.take(f"{load.source.name}_tiles")
     tiles = ir.new_buffer(name, tuple(extents), dtype, "global")
@@ -454,6 +455,7 @@ def _nest(
 ) -> ir.Stmt:
     """Build plain loops around a block of one store, with loops of its variables' names."""
     loops = [ir.Var(str(x.name), ir.dtype_of(x)) for x in variables]
+    extents = [ir.cast_like(n, x) for n, x in zip(extents, variables, strict=True)]
     nest = ir.block_nest(name, variables, extents, store, loops=loops, reduced=reduced)
     (block,) = ir.find_all(nest, ir.SBlock)
     return ir.replace_nodes(nest, ir.SBlock, {block: ir.with_block(block, **changes)})

@@ -25,6 +25,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
+from .axes import element_of_index
 from .config import MatmulConfig, Roles
 from .converted import find_converted
 from .gather import fuse_gather, is_gather
@@ -306,7 +307,8 @@ def _mechanism(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> str:
     while makers:
         maker = makers.pop()
         load = fuse.filled_load(getattr(sch.get(maker).body, "value", None))
-        if load is not None and any(isinstance(x, ir.TensorLoad) for x in load.indices):
+        indices = [] if load is None else list(load.indices)
+        if any(element_of_index(x) is not None for x in indices):
             return "cp_async"
         makers += [x for x in sch.get_producers(maker) if not fuse.is_own_kernel(sch, x)]
     return "tma"

@@ -29,6 +29,10 @@ def experts(rows=64, columns=40, depth=72, matrices=3, more=False, per_group=1):
     return te.create_prim_func([b, e, x, c])
 
 
+def is_sorted(sch):
+    return "order" in [str(x.name) for x in sch.mod["main"].body.block.alloc_buffers]
+
+
 def drawn(rows=64, columns=40, depth=72, matrices=3, seed=0):
     rng = np.random.default_rng(seed)
     return {
@@ -57,6 +61,7 @@ def test_values(named, epilogue):
 def test_three_kernels_are_verified():
     sch = s_tir.Schedule(experts())
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))
+    assert is_sorted(sch)
     report = verify(sch, {"E": drawn()["E"]}, runs=[("eager", 0)])
     assert report.verdict == "clean"
     assert "by the contents of places" in str(report)
@@ -74,6 +79,13 @@ def test_others_stay(func):
     assert sort_rows(func, "C") is None
 
 
+def test_sampled_tiles_leave_rows_as_they_are():
+    sch = s_tir.Schedule(experts(depth=128))
+    tile = sch.sample_categorical([64, 128], [0.5, 0.5])
+    hs.matmul(sch, "C", hs.MatmulConfig(tile=(tile, 32, 64), stages=2, consumers=1))
+    assert not is_sorted(sch)
+
+
 @pytest.mark.parametrize(
     "given",
     [{"cluster": (2, 1)}, {"split_k": 2}],
@@ -81,4 +93,4 @@ def test_others_stay(func):
 def test_what_does_not_go_with_groups_leaves_rows_as_they_are(given):
     sch = s_tir.Schedule(experts(depth=128))
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL, **given))
-    assert "order" not in [str(x.name) for x in sch.mod["main"].body.block.alloc_buffers]
+    assert not is_sorted(sch)

@@ -101,7 +101,8 @@ def in_groups(
 ) -> tuple[s_tir.Schedule, MatmulConfig] | None:
     """Return a schedule of a grouped product in tiles, and its tile; None for other products.
 
-    With `by_table` it is one of rows that name their matrix each, and are sorted by it.
+    With `by_table` it is one of rows that name their matrix each, and are sorted by it; None where
+    what was requested does not go with groups.
 
     Raises
     ------
@@ -114,7 +115,9 @@ def in_groups(
         return None
     target = function.name_hint
     func = sch.mod[target]
-    if by_table and (excluded(given) or (func := sort_rows(func, name)) is None):
+    if by_table and (given.is_sampled or excluded(given)):
+        return None
+    if by_table and (func := sort_rows(func, name)) is None:
         return None
     found = find_groups(func, name)
     if found is None:

@@ -75,7 +75,7 @@ ROUTES = {
             (COLUMNS, 3, 3),
         )
     },
-    # Of a tensor of shorter rows, so that what a thread block copies lies together all the same.
+    # Rows of the tensor are shorter, so that each thread block still copies contiguous bytes.
     **{
         f"{how}, {how}, row of {columns}, {steps} steps, {stages} stages": Route(
             (1, columns), steps, how, how, stages

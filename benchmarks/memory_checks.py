@@ -28,7 +28,7 @@ from tvm_hopper.testing import memory_bound
 RESULTS = Path(__file__).parent / "results"
 GIB = 2.0
 FEW_BLOCKS = 4  # thread blocks, or clusters of them, that share rows or columns
-TURNS = 3  # of each, where it takes rows by turns
+TURNS = 3  # iterations of each, where it loops over rows
 
 
 def module(case: memory.Case, rows: int) -> tuple[Any, str]:

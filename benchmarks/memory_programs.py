@@ -49,9 +49,9 @@ class Program:
     columns
         Lengths of rows that are timed.
     rowwise, columnwise
-        Of inputs in float64: the outputs of those rows; the summands of the sums of columns.
+        Take inputs in float64; return the outputs of those rows, the summands of column sums.
     compute
-        Of inputs: the outputs, by PyTorch.
+        Takes inputs and returns the outputs, by PyTorch.
     forward
         What PyTorch keeps for a gradient, and differentiates; in place of `compute`.
     """

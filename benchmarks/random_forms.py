@@ -1,8 +1,8 @@
 """Random products of every type, with any axes, scales and outputs: `random_products --forms`.
 
-Operands are small integers, of which every type of sum holds all that can come, and scales are
-powers of two, or zero, huge, infinite or NaN at places: each result is one number, and the kernel's
-has to be that, bit for bit. Tensors lie in memory that is filled with poison.
+Operands are small integers, whose sums every type holds exactly. Scales are powers of two, or zero,
+huge, infinite or NaN at places. So each result is one number, and the kernel must give it bit for
+bit. Tensors lie in memory that is filled with poison.
 """
 
 from __future__ import annotations

@@ -59,19 +59,16 @@ def build_case(path: str, what: str, dtype: str, classes: tuple[int, ...]) -> No
 
 def residual_norm(hidden: int, dtype: str) -> Any:
     """Return a model of a sum and the norm of it, both of which are read."""
-    from tvm import relax, tirx
+    from tvm import relax
 
-    builder = relax.BlockBuilder()
-    rows = tirx.Var("rows", "int64")
-    x, y = (relax.Var(n, relax.TensorType((rows, hidden), dtype)) for n in "xy")
-    w = relax.Var("w", relax.TensorType((hidden,), dtype))
-    with builder.function("main", [x, y, w]):
-        with builder.dataflow():
-            s = builder.emit(relax.op.add(x, y))
-            n = builder.emit(relax.op.nn.rms_norm(s, w, [-1]))
-            out = builder.emit_output(relax.Tuple([s, n]))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    from tvm_hopper.testing.relax_forms import model_of
+
+    def build(builder: Any, x: Any, y: Any, w: Any) -> Any:
+        s = builder.emit(relax.op.add(x, y))
+        return [s, relax.op.nn.rms_norm(s, w, [-1])]
+
+    shapes = ("rows", hidden), ("rows", hidden), (hidden,)
+    return model_of(build, *((shape, dtype) for shape in shapes), takes_builder=True)
 
 
 def apart_pipeline() -> Any:

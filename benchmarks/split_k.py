@@ -21,7 +21,7 @@ from .gemm import RESULTS, run_problems, save, table
 from .matmul_case import Case
 
 Tile = tuple[int, int, int]
-# Of each problem tiles, each with the numbers of parts that may fill the chip; 1 is no split.
+# For each problem its tiles, with the numbers of parts that may fill the chip; 1 is no split.
 TILES: dict[str, dict[Tile, tuple[int, ...]]] = {
     "88x184x29440": {
         (64, 24, 128): (1, 4, 5, 6, 7),

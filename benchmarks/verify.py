@@ -4,9 +4,9 @@
     python -m benchmarks.verify --rounds 1 --cases "matmul 4096"
     python -m benchmarks.verify --static
 
-Needs no GPU. Medians; what is aimed at on two cores is 3 s for the product of 4096, 10 s with its
-values, 6 s and 15 s for that of 8192, 60 s for the layer norm, 700 MB for each, and for the static
-check, which every build runs, 50 ms or a tenth of the build; both are CPU time.
+Needs no GPU. Prints medians. The goals on two cores are 3 s for the product of 4096, 10 s with its
+values, 6 s and 15 s for that of 8192, 60 s for the layer norm, and 700 MB for each. The static
+check, which every build runs, may take 50 ms or a tenth of the build; both are CPU time.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ four instructions a cycle, whichever they are: each one for every element of a t
 256 cycles. With powers up to the fourth an element takes eight; `1 + tanh(u)` with a reciprocal
 (approximations.py) takes twelve.
 
-A power fewer is too few for float16: by the best sums of powers up to the fifth tanh-gelu is off by
-0.83 units of its last place before rounding, up to the sixth by 0.08, erf-gelu with the fourth by
-0.81 and with the fifth by 0.08.
+A power fewer is too few for float16. With powers up to the fifth, tanh-gelu is off by 0.83 units of
+its last place before rounding, up to the sixth by 0.08; erf-gelu is off by 0.81 with the fourth and
+by 0.08 with the fifth.
 
 P goes to minus infinity, and infinities come out as they should: the highest power has a negative
 constant. Where it has none, what begins at some power is below zero up to x = 12, and taken as
@@ -34,18 +34,13 @@ BESIDE = 2.0**-22  # the error that small results have in any case
 class ActivationText:
     """An operator and what it computes.
 
-    Attributes
-    ----------
-    name
-        The operator's.
-    logarithm
-        The constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0. By Lawson's
-        algorithm in float64, errors divided by the larger of the value and 2^-14, or (folded) by
-        their sum with 2^-10.
-    error
-        The largest error, in parts of the exact value, and BESIDE.
-    folded
-        The power of x from which on the sum, divided by it, is minus its absolute value; None: no.
+    - `name`: the operator's.
+    - `logarithm`: the constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0.
+      By Lawson's algorithm in float64, errors divided by the larger of the value and 2^-14, or
+      (folded) by their sum with 2^-10.
+    - `error`: the largest error, in parts of the exact value, and BESIDE.
+    - `folded`: the power of x from which on the sum, divided by it, is minus its absolute value;
+      None: no.
     """
 
     name: str

@@ -66,12 +66,8 @@ def widens(source: str, dtype: str) -> bool:
 def widen(source: str, dtype: str, word: Any) -> Any:
     """Build the two elements, as a uint32.
 
-    Parameters
-    ----------
-    source, dtype : str
-        An 8-bit type and a 16-bit float type.
-    word : Expr
-        A uint16 that holds two elements.
+    - `source`, `dtype`: an 8-bit type and a 16-bit float type.
+    - `word` (Expr): a uint16 that holds two elements.
     """
     name = f"{NAME}_{source}_{dtype}"
     text = _TEXTS[source, dtype]

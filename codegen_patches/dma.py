@@ -22,12 +22,8 @@ BYPASS_CACHE = 0  # as LowerAsyncDMA has it without the option, which this TVM d
 def copy(tile: Any, tensor: Any, num_bytes: int) -> Any:
     """Copy bytes from global memory to VTCM, as part of the group that is open.
 
-    Parameters
-    ----------
-    tile, tensor
-        Pointers into VTCM and into global memory.
-    num_bytes
-        Contiguous at both ends, more than 0.
+    - `tile`, `tensor`: pointers into VTCM and into global memory.
+    - `num_bytes`: contiguous at both ends, more than 0.
     """
     return _call("dma_copy", QUEUE, tile, tensor, num_bytes, BYPASS_CACHE)
 

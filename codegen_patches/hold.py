@@ -58,11 +58,8 @@ def register() -> None:
 def hold(register_load: Any) -> Any:
     """Build the operator for one register.
 
-    Parameters
-    ----------
-    register_load : TensorLoad
-        An element of a local buffer of float32, int32 or uint32, with a constant index once
-        unrolled.
+    - `register_load` (TensorLoad): an element of a local buffer of float32, int32 or uint32, with a
+      constant index once unrolled.
     """
     register()
     return ir.call_op(f"tirx.{NAME}_{ir.dtype_of(register_load)}", "void", register_load)

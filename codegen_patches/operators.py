@@ -25,17 +25,11 @@ def make_known(
 ) -> None:
     """Register an operator, if it is not.
 
-    Parameters
-    ----------
-    name : str
-        Without "tirx.".
-    signature, body : str
-        Of the function in CUDA's text.
-    returns : tuple, optional
-        The types of its value, in C and in TIR, the latter also as a function of the arguments. It
-        depends on its arguments alone then.
-    templated : bool
-        Whether the text is a template of a type T.
+    - `name`: without "tirx.".
+    - `signature`, `body`: of the function in CUDA's text.
+    - `returns` (tuple): the types of its value, in C and in TIR, the latter also as a function of
+      the arguments. It depends on its arguments alone then.
+    - `templated`: whether the text is a template of a type T.
     """
     if name in _known:
         return

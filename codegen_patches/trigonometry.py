@@ -35,22 +35,13 @@ TWO_OVER_PI = (
 class Real:
     """The arithmetic of a floating-point type.
 
-    Attributes
-    ----------
-    c_type, suffix
-        The type, and what its constants and functions end with.
-    rounder
-        A number that rounds what is added to it to an integer.
-    half_pi
-        Parts whose sum is pi / 2, none of which is negative: of x = -0 they leave -0.
-    sine, cosine
-        The constants of r^3, r^5, ... and of r^4, r^6, ..., by Remez' algorithm.
-    low_word
-        The function for the low word of a number's bits.
-    largest
-        The largest finite number.
-    far
-        The text that reduces large arguments.
+    - `c_type`, `suffix`: the type, and what its constants and functions end with.
+    - `rounder`: a number that rounds what is added to it to an integer.
+    - `half_pi`: parts whose sum is pi / 2, none of which is negative: of x = -0 they leave -0.
+    - `sine`, `cosine`: the constants of r^3, r^5, ... and of r^4, r^6, ..., by Remez' algorithm.
+    - `low_word`: the function for the low word of a number's bits.
+    - `largest`: the largest finite number.
+    - `far`: the text that reduces large arguments.
     """
 
     c_type: str

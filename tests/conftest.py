@@ -11,7 +11,6 @@ import gc
 import inspect
 import os
 import sys
-from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
@@ -67,19 +66,22 @@ def _has_hopper() -> bool:
 
 
 def _leave_a_sample(items: list[pytest.Item]) -> None:
-    """Of the cases of a test marked `sampled(every=n)`, all but each n-th become slow.
+    """Of the cases of a test marked `sampled(every=n)`, all but one in n become slow.
 
     Those that are slow as it is are not counted.
     """
-    seen: Counter[str] = Counter()
+    from tests.sampling import spread  # found by the path above where the wheel is tested
+
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is None or item.get_closest_marker("slow"):
-            continue
-        name = item.nodeid.split("[", 1)[0]
-        if seen[name] % mark.kwargs["every"]:
-            item.add_marker(pytest.mark.slow)
-        seen[name] += 1
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.split("[", 1)[0], []).append(item)
+    for cases in tests.values():
+        every = cases[0].get_closest_marker("sampled").kwargs["every"]
+        kept = spread([x.callspec.id.split("-") for x in cases], every)
+        for number, item in enumerate(cases):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 # First, so that `-m "not slow"` sees the marks.

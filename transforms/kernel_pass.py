@@ -44,18 +44,13 @@ def kernel_step(
 ) -> Step:
     """Return the step that rewrites each kernel for which there is a plan.
 
-    Parameters
-    ----------
-    plan : callable
-        Takes a kernel and the result of `given`; raises errors. A falsy plan leaves the kernel.
-    rewrite : callable
-        Takes the kernel and its plan. Planning the result again must find nothing.
-    when : callable, optional
-        Selects kernels.
-    given : callable, optional
-        A fact about the function that plans need, as `arch_of`.
-    notes : callable, optional
-        Notes on a plan, for `explain`.
+    - `plan`: takes a kernel and the result of `given`; raises errors. A falsy plan leaves the
+      kernel.
+    - `rewrite` (callable): takes the kernel and its plan. Planning the result again must find
+      nothing.
+    - `when`: selects kernels.
+    - `given` (callable): a fact about the function that plans need, as `arch_of`.
+    - `notes`: notes on a plan, for `explain`.
     """
 
     def change(func: tirx.PrimFunc) -> tirx.PrimFunc:

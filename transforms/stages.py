@@ -43,19 +43,12 @@ Place = Literal["early", "hook", "late", "host"]
 class Stage:
     """A stage of the lowering: a sequence of passes.
 
-    Parameters
-    ----------
-    name : str
-        Unique.
-    place : str
-        Where in TVM's list it runs: "early", on scheduled functions; "hook", where regions are
-        exact and blocks still exist; "late", on flat buffers; "host", after TVM's last pass.
-    leaves : str
-        What the kernel is like after it.
-    passes : tuple
-        Makers of the passes, in order.
-    when : callable, optional
-        Whether a function takes the stage; one that does not never meets its passes.
+    - `name`: unique.
+    - `place`: where in TVM's list it runs: "early", on scheduled functions; "hook", where regions
+      are exact and blocks still exist; "late", on flat buffers; "host", after TVM's last pass.
+    - `leaves`: what the kernel is like after it.
+    - `passes`: makers of the passes, in order.
+    - `when`: whether a function takes the stage; one that does not never meets its passes.
     """
 
     name: str
@@ -199,7 +192,7 @@ STAGES = (
             launch.WidenIndices,  # accesses are final: large tensors are indexed by 64 bits
             # threads and thread blocks are final, and clusters that share something
             launch.PlaceThreadBlocks,
-            launch.RecordModelChoice,  # nobody asks for the mark of such a kernel any more
+            launch.RecordModelChoice,  # no later pass reads the mark of such a kernel
             launch.EnableProgrammaticLaunch,  # vectors are loads yet, and stand in their order
             legalize.UnrollRegisterLoops,  # no pass below makes a loop
             launch.AddCacheHints,  # vectors become PTX instructions
@@ -237,7 +230,7 @@ STAGES = (
     ),
 )
 _STAGES_BY_PASS = {PREFIX + make.__name__: stage for stage in STAGES for make in stage.passes}
-# What serves requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
+# Requests that TVM has no pass for: clusters, reductions in them, waits and barriers.
 REALISING = (
     reductions.ReduceAcrossThreads,
     sync.InsertSyncs,

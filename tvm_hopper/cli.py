@@ -21,10 +21,8 @@ TARGET = "nvidia/nvidia-h200"
 
 def add_doctor(commands: Any) -> None:
     """Add `doctor`: what this machine has and lacks, and what fixes it."""
-    text, where = (
-        "what this machine has and lacks, and what fixes it",
-        "reports.doctor:doctor_command",
-    )
+    text = "what this machine has and lacks, and what fixes it"
+    where = "reports.doctor:doctor_command"
     parser = _command(commands, "doctor", text, where, needs_tvm=False)
     parser.epilog = "exit code: 0 all is there, 1 something that everybody needs is missing"
     parser.add_argument(
@@ -42,19 +40,14 @@ def add_verify(commands: Any) -> None:
     )
     _add_kernel(parser)
     parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
-    parser.add_argument(
-        "--max-ctas",
-        type=_positive(int),
-        default=8,
-        metavar="N",
-        help="thread blocks to run at most",
-    )
-    parser.add_argument(
+    _number(parser, "--max-ctas", int, "N", "thread blocks to run at most", default=8)
+    _number(
+        parser,
         "--budget",
-        type=_positive(float),
+        float,
+        "SECONDS",
+        "after which no further schedule is begun",
         default=120.0,
-        metavar="SECONDS",
-        help="after which no further schedule is begun",
     )
     parser.add_argument(
         "--against",
@@ -90,36 +83,32 @@ def add_passes(commands: Any) -> None:
 
 def add_tune(commands: Any) -> None:
     """Add `tune`: search for the best configurations of a module's functions."""
-    text, where = (
-        "search for the best configurations of kernels",
-        "meta_schedule.command:tune_command",
-    )
+    text = "search for the best configurations of kernels"
+    where = "meta_schedule.command:tune_command"
     parser = _command(commands, "tune", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line, or nothing that can be tuned"
     _add_kernel(parser)
-    parser.add_argument(
+    _number(
+        parser,
         "--trials",
-        type=_positive(int),
+        int,
+        "N",
+        "measured kernels in all, those in the work folder included (default: %(default)s)",
         default=64,
-        metavar="N",
-        help="measured kernels in all, those in the work folder included (default: %(default)s)",
     )
     _add_work_dir(parser, "--work-dir", default="tuned")
     parser.add_argument("--gpus", default="all", metavar="LIST", help='"all", or e.g. 0,1')
     parser.add_argument("--tracker", metavar="HOST:PORT/KEY", help="a TVM RPC tracker instead")
-    parser.add_argument(
+    _number(
+        parser,
         "--fake",
-        type=_positive(int),
+        int,
+        "N",
+        "N fake GPUs instead, which measure nothing: to try a run",
         default=0,
-        metavar="N",
-        help="N fake GPUs instead, which measure nothing: to try a run",
     )
-    parser.add_argument(
-        "--each", type=_positive(int), metavar="N", help="trials of one function at most"
-    )
-    parser.add_argument(
-        "--seconds", type=_positive(float), metavar="S", help="after which no more trials begin"
-    )
+    _number(parser, "--each", int, "N", "trials of one function at most")
+    _number(parser, "--seconds", float, "S", "after which no more trials begin")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -170,12 +159,13 @@ def add_serve(commands: Any) -> None:
         metavar="ADDRESS",
         help="that the servers listen on (default: %(default)s, this machine alone)",
     )
-    parser.add_argument(
+    _number(
+        parser,
         "--fake",
-        type=_positive(int),
+        int,
+        "N",
+        "serve N fake GPUs, which measure nothing: to try a set-up",
         default=0,
-        metavar="N",
-        help="serve N fake GPUs, which measure nothing: to try a set-up",
     )
 
 
@@ -209,16 +199,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The words behind the program's name; left out, those of this process.
-
-    Returns
-    -------
-    code : int
-        The exit code. 2 is a mistake in the command line or a kernel that cannot be worked on; then
-        the reason is on stderr.
+    - `argv`: the words behind the program's name; left out, those of this process.
+    - returns: the exit code. 2 is a mistake in the command line or a kernel that cannot be worked
+      on; then the reason is on stderr.
     """
     try:
         arguments = build_parser().parse_args(argv)
@@ -254,6 +237,12 @@ def _command(
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
     return parser
+
+
+def _number(
+    parser: argparse.ArgumentParser, name: str, kind: Any, unit: str, text: str, **default: Any
+) -> None:
+    parser.add_argument(name, type=_positive(kind), metavar=unit, help=text, **default)
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:

@@ -87,9 +87,15 @@ def _relax_operators() -> dict[str, Callable[..., Any]]:
     }
 
 
-def to_torch(problem: Problem) -> Callable[..., Any]:
-    """Return a function of PyTorch tensors that returns a tuple; `torch.compile` takes it."""
+def to_torch(problem: Problem, exact: bool = False) -> Callable[..., Any]:
+    """Return a function of PyTorch tensors that returns a tuple; `torch.compile` takes it.
+
+    With `exact`, what is cast to a floating-point type is float64: the program without its
+    roundings, of inputs in float64.
+    """
     table = _torch_operators()
+    if exact:
+        table["cast"] = _cast_exactly
 
     def run(*given: Any) -> Any:
         known = {f"x{i}": x for i, x in enumerate(given)}
@@ -151,6 +157,13 @@ def _torch_operators() -> dict[str, Callable[..., Any]]:
         "gather": lambda x, i: x[i],
         "repeat": lambda x, times, axis: torch.repeat_interleave(x, times, axis),
     }
+
+
+def _cast_exactly(x: Any, dtype: str) -> Any:
+    import torch
+
+    kind = getattr(torch, dtype)
+    return x.double() if kind.is_floating_point else x.to(kind)
 
 
 def draw(problem: Problem, generator: Any, device: str = "cuda") -> list[Any]:

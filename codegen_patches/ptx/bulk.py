@@ -33,16 +33,10 @@ def unsigned(num_bytes: Any) -> Any:
 def load(tile: Any, tensor: Any, num_bytes: Any, barrier: Any, policy: Any = None) -> Any:
     """Copy bytes from global memory to shared memory; they complete on an mbarrier.
 
-    Parameters
-    ----------
-    tile, tensor
-        Pointers into this thread block's shared memory, and into global memory.
-    num_bytes
-        int32, or an expression of it.
-    barrier
-        Pointer to the mbarrier.
-    policy
-        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
+    - `tile`, `tensor`: pointers into this thread block's shared memory, and into global memory.
+    - `num_bytes`: int32, or an expression of it.
+    - `barrier`: pointer to the mbarrier.
+    - `policy`: what L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
     name, more = hinted(_LOAD, policy)
     return T.ptx[name](tile, tensor, unsigned(num_bytes), barrier, *more)

@@ -11,15 +11,10 @@ from tvm.script import tirx as T
 def copy(tile: Any, tensor: Any, num_bytes: int, source_bytes: Any = None) -> Any:
     """Copy bytes from global to shared memory, as part of this thread's next group.
 
-    Parameters
-    ----------
-    tile, tensor
-        Pointers into this thread block's shared memory, and into global memory; both are multiples
-        of `num_bytes`.
-    num_bytes
-        4, 8 or 16; 16 pass by L1.
-    source_bytes
-        How many of them are read, the others are filled with zeros; None: all.
+    - `tile`, `tensor`: pointers into this thread block's shared memory, and into global memory;
+      both are multiples of `num_bytes`.
+    - `num_bytes`: 4, 8 or 16; 16 pass by L1.
+    - `source_bytes`: how many of them are read, the others are filled with zeros; None: all.
     """
     through = "cg" if num_bytes == 16 else "ca"
     name = f"cp.async.{through}.shared.global"

@@ -23,7 +23,7 @@ def proxy_async(scope: str = "shared::cta") -> Any:
 def sync_threads(num_threads: Any = None) -> Any:
     """Wait for every thread of the block: named barrier 0 (`bar.sync`, 9.7.13.1).
 
-    Of a block that is known to be one warp it is the warp's barrier, which waits for no other.
+    In a block of one warp it is the warp's barrier, which waits for no other warp.
     """
     count = None if num_threads is None else ir.static_int(num_threads)
     if count is not None and count <= THREADS_PER_WARP:

@@ -28,19 +28,12 @@ def load(
 ) -> Any:
     """Copy a box from global memory; its bytes complete on an mbarrier.
 
-    Parameters
-    ----------
-    tile
-        Pointer to where the box goes in this thread block's shared memory.
-    tensor_map
-        Pointer to the 128-byte map of the tensor.
-    coordinates
-        Where the box begins, in elements, innermost dimension first; int32. Their number is the
-        rank, 1 to 5.
-    barrier
-        Pointer to the mbarrier. It counts whole boxes, elements out of bounds included.
-    policy
-        What L2 is to do with the bytes (`cache.create_policy`); None says nothing.
+    - `tile`: pointer to where the box goes in this thread block's shared memory.
+    - `tensor_map`: pointer to the 128-byte map of the tensor.
+    - `coordinates`: where the box begins, in elements, innermost dimension first; int32. Their
+      number is the rank, 1 to 5.
+    - `barrier`: pointer to the mbarrier. It counts whole boxes, elements out of bounds included.
+    - `policy`: what L2 is to do with the bytes (`cache.create_policy`); None says nothing.
     """
     name, more = hinted(_LOAD.format(rank=len(coordinates)), policy)
     return T.ptx[name](tile, tensor_map, *coordinates, barrier, *more)

@@ -37,27 +37,17 @@ def mma(
 ) -> Any:
     """Compute `d = a b + d` for 64 rows and `n` columns (`wgmma.mma_async`, 9.7.15.5.2).
 
-    Parameters
-    ----------
-    n
-        Columns of one instruction.
-    dtype, accumulator
-        Types of both operands, or of each, and of `d`, under TVM's names.
-    d
-        This thread's registers of the accumulator, as `BufferLoad`s: `n / 2` of float32, or of
-        uint32 for an int32 accumulator; `n / 4` of uint32 for float16, two elements in each.
-    a, b
-        64-bit descriptors of operands in shared memory. Instead of a descriptor, `a` may be a
-        sequence of four 32-bit registers.
-    adds
-        Boolean; if false, `d = a b`.
-    transposed
-        Whether a and b are MN-major, 0 or 1 each: of 16-bit operands in shared memory alone.
-
-    Raises
-    ------
-    ValueError
-        The hardware has no such shape or pair of types, or reads no such operand MN-major.
+    - `n`: columns of one instruction.
+    - `dtype`, `accumulator`: types of both operands, or of each, and of `d`, under TVM's names.
+    - `d`: this thread's registers of the accumulator, as `BufferLoad`s: `n / 2` of float32, or of
+      uint32 for an int32 accumulator; `n / 4` of uint32 for float16, two elements in each.
+    - `a`, `b`: 64-bit descriptors of operands in shared memory. Instead of a descriptor, `a` may be
+      a sequence of four 32-bit registers.
+    - `adds`: boolean; if false, `d = a b`.
+    - `transposed`: whether a and b are MN-major, 0 or 1 each: of 16-bit operands in shared memory
+      alone.
+    - raises ValueError: the hardware has no such shape or pair of types, or reads no such operand
+      MN-major.
     """
     dtype, other = (dtype, dtype) if isinstance(dtype, str) else dtype
     name = facts.instruction_name(n, dtype, accumulator, other)

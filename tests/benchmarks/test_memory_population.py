@@ -5,12 +5,8 @@ import json
 import pytest
 
 from benchmarks.memory_population import __main__ as command
-from benchmarks.memory_population.frameworks import to_relax
-from benchmarks.memory_population.problems import KINDS, population
-from tests.relax import models
-
-# of each kind one whose parts TVM leaves apart
-ONE_KERNEL = {"5.4": "elementwise", "5.43": "row_reduction", "5.39": "other_axes", "5.7": "layout"}
+from benchmarks.memory_population.frameworks import to_torch
+from benchmarks.memory_population.problems import KINDS, Problem, population
 
 
 def test_a_seed_gives_its_programs():
@@ -20,18 +16,31 @@ def test_a_seed_gives_its_programs():
     assert population(6, 1)[0].name != population(5, 1)[0].name
 
 
-@pytest.mark.parametrize("name", ONE_KERNEL)
-def test_one_function(name):
-    problem = population(5, 44)[int(name.split(".")[1])]
-    assert problem.kind == ONE_KERNEL[name]
-    assert len(models.plain_functions(to_relax(problem))) == 1
-
-
 def test_bytes_of_a_gather_are_those_that_are_read():
     problem = population(5, 8)[7]
     (index, _, kind), (table, _, _) = problem.inputs
     assert kind.startswith("index")
     assert problem.num_bytes(0) == 4 * index[0] + 2 * index[0] * table[1]
+
+
+def test_what_the_check_finds():
+    torch = pytest.importorskip("torch")
+    wide, total = ("cast", {"dtype": "float32"}), ("sum", {"axis": 0, "keep": False})
+    for steps, wrong in (
+        ([wide, total], lambda x: x[1:].float().sum(0)),
+        ([wide, total], lambda x: x.sum(0).float()),  # rounded to float16
+        ([("argmax", {})], lambda x: (x.argmax(-1) + 1) % 8),
+        ([("cast", {"dtype": "int8"})], lambda x: x.to(torch.int8) + 2),
+    ):
+        problem = Problem("1.0 other_axes")
+        y = problem.take((3001, 8), "float16")
+        for op, attrs in steps:
+            y = problem.do(op, y, **attrs)
+        problem.outputs = [y]
+        runs = (to_torch(problem), lambda x, wrong=wrong: (wrong(x),))
+        found = [command.check(problem, x, torch.Generator().manual_seed(1), "cpu") for x in runs]
+        assert (found[0], "wrong" in found[1]) == ("", True)
+        assert to_torch(problem, exact=True)(torch.zeros(3, 8).double())[0].dtype != torch.float32
 
 
 def test_the_summary_names_the_worst(tmp_path, capsys):

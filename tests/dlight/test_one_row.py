@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.target import Target
 
 from tvm_hopper import dlight, ir
@@ -11,7 +11,7 @@ from tvm_hopper.relax import report
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
 from tvm_hopper.testing import workloads
-from tvm_hopper.testing.relax_forms import legalize
+from tvm_hopper.testing.relax_forms import legalize, model_of
 
 H200 = Target("nvidia/nvidia-h200")
 op = relax.op
@@ -82,15 +82,12 @@ def test_what_has_no_such_kernel(func, options):
 
 
 def test_the_report_says_so():
-    builder = relax.BlockBuilder()
-    rows = tirx.Var("s", "int64")
-    x = relax.Var("x", relax.TensorType((rows, 4096), "float16"))
-    w = relax.Var("w", relax.TensorType((1024, 4096), "float16"))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(op.matmul(x, op.permute_dims(w))))
-        builder.emit_func_output(out)
-    found = report(builder.finalize(), H200, sizes={"s": 1}, classes=(1, 8, 64))
+    mod = model_of(
+        lambda x, w: op.matmul(x, op.permute_dims(w)),
+        (("s", 4096), "float16"),
+        ((1024, 4096), "float16"),
+    )
+    found = report(mod, H200, sizes={"s": 1}, classes=(1, 8, 64))
     (one,) = found.functions
     first, *others = one.kernels
     assert (first.rows, first.launched_for) == (1, "s <= 1")

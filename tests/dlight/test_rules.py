@@ -18,6 +18,7 @@ from tvm_hopper.dlight.rule import warn_of_generic_arch
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import gates, memory_bound, workloads
+from tvm_hopper.testing.relax_forms import model_of
 
 H200 = Target("nvidia/nvidia-h200")
 
@@ -195,13 +196,8 @@ def test_stock_rules_in_their_order():
 
 @pytest.mark.parametrize("rows", [4, 1 << 25])  # of 2^31 elements TVM's analysis cannot tell
 def test_reshapes_are_left_to_relax(rows):
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((rows, 64), "float16"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.reshape(x, (rows * 64,)))
-        builder.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(builder.finalize())
+    mod = model_of(lambda x: relax.op.reshape(x, (rows * 64,)), ((rows, 64), "float16"))
+    mod = relax.transform.LegalizeOps()(mod)
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     rule = dlight.Pointwise()
     if rows > 4:

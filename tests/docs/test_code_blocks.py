@@ -19,9 +19,24 @@ COMMANDS = {add.__name__.removeprefix("add_") for add in cli.COMMANDS}
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
 WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in blocks(path))]
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
-# The last one is processes and timeouts, which tests/meta_schedule/test_rpc.py has, too.
-*QUICK, WITH_MANY_PROCESSES = TUTORIALS
-RUN = [*WITH_PYTHON, *QUICK, pytest.param(WITH_MANY_PROCESSES, marks=pytest.mark.slow)]
+# Those of `make test-all` alone, since quicker tests have the same kinds: docs/relax.md, tests of
+# tuning with its processes (tests/meta_schedule), of one schedule on two chips
+# (tests/integration/test_async_schedules.py), and of attention (tests/schedule/attention).
+LONG = {
+    *("02_relax_model", "03_tuning_a_matmul", "07_one_schedule_two_chips"),
+    *("08_many_gpus", "09_attention_from_loops"),
+}
+RUN = [
+    *WITH_PYTHON,
+    *(
+        pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path
+        for path in TUTORIALS
+    ),
+]
+
+
+def test_the_long_tutorials_are_there() -> None:
+    assert {path.stem for path in TUTORIALS} > LONG
 
 
 def name_of(path: Path) -> str:

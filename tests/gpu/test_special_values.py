@@ -11,6 +11,7 @@ from tvm import relax, s_tir, te, tirx
 from tests.codegen.test_trigonometry import EXACT, ULPS, ulps
 from tests.gpu import masked_rows
 from tvm_hopper import ir, schedule as hs
+from tvm_hopper.testing.relax_forms import model_of
 
 pytestmark = pytest.mark.gpu
 
@@ -140,13 +141,8 @@ def test_places_in_rows_of_infinities(name):
     worst = -np.inf if name == "argmax" else np.inf
     x[1], x[2, ::2], x[3, 1:] = worst, worst, worst
     x[4] = np.nan_to_num(worst)
-    builder = relax.BlockBuilder()
-    given = relax.Var("x", relax.TensorType(x.shape, "float32"))
-    with builder.function("main", [given]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(getattr(relax.op, name)(given, -1)))
-        builder.emit_func_output(out)
-    ex = relax.build(builder.finalize(), target=TARGET, relax_pipeline="tvm_hopper")
+    mod = model_of(lambda given: getattr(relax.op, name)(given, -1), (x.shape, "float32"))
+    ex = relax.build(mod, target=TARGET, relax_pipeline="tvm_hopper")
     device = tvm.cuda(0)
     got = relax.VirtualMachine(ex, device)["main"](tvm.runtime.tensor(x, device)).numpy()
     np.testing.assert_array_equal(got, getattr(np, name)(x, -1))

@@ -205,11 +205,15 @@ def test_what_is_no_product_is_none():
         (backward.rms_norm_backward(2048, 1024), hs.RowReductionConfig),
         (memory_bound.softmax(16, 300000), hs.RowReductionConfig),
         (columns.column_sum(4096, 1024), hs.ColumnReductionConfig),
+        (columns.column_sum(40, 1024), hs.ColumnReductionConfig),
         (memory_bound.softmax(4096, 64), hs.RowReductionConfig),
         (any_axis.softmax((4, 64, 256), (1,)), hs.ColumnReductionConfig),
         (windows.pool((2, 16, 16, 32)), hs.PointwiseConfig),
     ],
-    ids=("rows", "elements", "gradient", "rows in parts", "columns", "short", "strips", "windows"),
+    ids=(
+        *("rows", "elements", "gradient", "rows in parts", "columns", "few rows", "short"),
+        *("strips", "windows"),
+    ),
 )
 def test_memory_bound_kernels_begin_near_the_choice(mod, kind):
     problem = as_memory_bound(mod["main"], H200)

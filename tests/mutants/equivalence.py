@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tvm_hopper.sim.machine.memory import RANK_SHIFT
+from tvm_hopper.sim.machine.memory import RANK_SHIFT, SHARED, global_number
 
-from .fences import fences_behind_meetings, without_fences_of_nothing
+from .fences import fences_behind_meetings, without_fences_of_idle_warps, without_fences_of_nothing
 from .last_uses import (
     CLUSTER_ARRIVE,
     without_added_meetings,
@@ -196,12 +196,13 @@ def _lane_by_lane(run: list[Operation]) -> list[Operation]:
             rest = tuple((k, v) for k, v in own.items() if k not in unused)
             steps = range(count) if x.name == "load" else [0]
             found += [Operation(x.name, (lane,), (("1", start + s), *rest)) for s in steps]
+    once = found if run[0].name == "load" else list(dict.fromkeys(found))
     places = sorted({(x.operand("0"), x.operand("1")) for x in found})
     most = max((x.operand("4") for x in run), default=1)
-    apart = len(places) == len(found) and all(
+    apart = len(places) == len(once) and all(
         a[0] != b[0] or b[1] - a[1] >= most for a, b in itertools.pairwise(places)
     )
-    return sorted(found, key=str) if run[0].name == "load" or apart else found
+    return sorted(once, key=str) if run[0].name == "load" or apart else found
 
 
 def _of_lane(value: Any, number: int, lanes: int) -> Any:
@@ -269,6 +270,7 @@ def commute(one: Operation, other: Operation) -> bool:
     * copies into shared memory: nothing orders them, their phase ends after the last;
     * a copy and the expectation of its bytes: the phase stays open until that arrival, and the
       count of bytes may be below zero until then (PTX ISA 9.1, 9.7.13.15.5);
+    * expectations at different mbarriers: their thread waits for nothing in between;
     * waits for two mbarriers: both are over behind the second;
     * wgmma.fence and a wait for an mbarrier: the fence orders registers, the wait memory;
     * loads;
@@ -297,7 +299,7 @@ def commute(one: Operation, other: Operation) -> bool:
         return one.operand("dst_mem") != other.operand("dst_mem")
     if any(copies) and EXPECTS in names:
         return True
-    if names == {"mbarrier_init"}:
+    if names in ({"mbarrier_init"}, {EXPECTS}):
         return bool(one.operand("addr") != other.operand("addr"))
     if names <= WAITS or (names & WAITS and "wgmma_fence" in names):
         return True
@@ -333,6 +335,8 @@ LEAVES_NOTHING = {
     "load",
     "fence_proxy",
     "cuda_warp_sync",
+    "griddepcontrol",
+    *NAMED,
     *FOR_COMPILERS,
 }
 
@@ -343,6 +347,9 @@ def leaves_nothing(operation: Operation) -> bool:
     places = (operation.operand("addr") or 0, operation.operand("dst_mem") or 0)
     if operation.operand("cta_mask") is not None or any(x >> RANK_SHIFT for x in places):
         return False
+    if name == "store":
+        base = operation.operand("0")
+        return isinstance(base, int) and not global_number(base) and bool(base & SHARED)
     return name in LEAVES_NOTHING or name.startswith(("wgmma", "ptx_legacy", "mma"))
 
 
@@ -388,6 +395,7 @@ RULES: dict[str, Callable[[Trace], Trace]] = {
 LAST_RULES: dict[str, Callable[[Trace], Trace]] = {
     "another one waits for the grid": without_grid_waits_of_others,
     "a fence of lanes that did nothing": without_fences_of_nothing,
+    "a fence in front of any access": without_fences_of_idle_warps,
     "a fence in front of a meeting or behind it": fences_behind_meetings,
 }
 

@@ -14,7 +14,9 @@ FENCE, SYNC = "fence_proxy", "bar_sync"
 NAMED = (SYNC, "bar_arrive")
 # In front of these, nothing asynchronous has been read that a fence could keep from being written.
 SETTING_UP = {"load", "store", "setmaxnreg", "mbarrier_init", "fence_mbarrier_init", FENCE, SYNC}
-SETTING_UP |= {"tvm_storage_sync", "cuda_cluster_sync", "griddepcontrol"}
+CTA_SYNC = "tvm_storage_sync"
+SETTING_UP |= {CTA_SYNC, "cuda_cluster_sync", "griddepcontrol"}
+IDLE = {"setmaxnreg", "griddepcontrol", "mbarrier_init", "fence_mbarrier_init", "prefetch"}
 
 Beside = Callable[[Any, int], Any]
 
@@ -90,6 +92,32 @@ def without_fences_of_nothing(trace: Trace) -> Trace:
             clean = {lane: fence for lane, fence in clean.items() if lane not in gone}
         result[key] = kept
     return result
+
+
+def without_fences_of_idle_warps(trace: Trace) -> Trace:
+    """Leave out a fence of shared memory of a warp that neither accessed any nor heard of it.
+
+    All that it did was to set up, and to meet warps once that had done no more.
+    """
+    begun = {key: _set_up(operations, 0) for key, operations in trace.items()}
+    hasty: set[Any] = set()  # CTAs with a warp that does more in front of the first meeting
+    for key, operations in trace.items():
+        following = {x.name for x in operations[begun[key] : begun[key] + 1]}
+        if not following <= {CTA_SYNC, "released"}:  # what `released_by_any_warp` sets apart
+            hasty.add(key[:-1])
+    result: Trace = {}
+    for key, operations in trace.items():
+        place = begun[key] if key[:-1] in hasty else _set_up(operations, begun[key] + 1)
+        spare = [x for x in operations[place : place + 1] if _is_whole(x)]
+        spare = [x for x in spare if "shared" in str(x.operands)]
+        result[key] = operations[:place] + operations[place + len(spare) :]
+    return result
+
+
+def _set_up(operations: list[Operation], first: int) -> int:
+    """Return where a warp does something else than to set up, from a place on."""
+    rest = range(first, len(operations))
+    return next((i for i in rest if operations[i].name not in IDLE), len(operations))
 
 
 def fences_behind_meetings(trace: Trace) -> Trace:

@@ -5,6 +5,7 @@ import pytest
 from tests.mutants import equivalence
 from tests.mutants.equivalence import MORE, ORDER, SAME, reason
 from tests.mutants.recording import Operation
+from tvm_hopper.sim.machine.memory import SHARED
 
 ALL = tuple(range(32))
 
@@ -25,6 +26,7 @@ STORE = op("store", **{"0": 0, "1": 4, "2": 7})
 LOAD = op("load", **{"0": 0, "1": 4})
 MEET = op("tvm_storage_sync", **{"0": "shared", "1": 0, "2": -1})
 EXPECT = op("mbarrier_arrive_expect_tx", (0,), addr=64, tx_count=8)
+SECOND_EXPECT = op(EXPECT.name, (0,), addr=72, tx_count=8)
 ARRIVE = op("mbarrier_arrive", (0,), addr=72)
 COPY = op("cp_async_bulk_tensor_g2s", (0,), dst_mem=1024, mbar=64, box="a")
 ROW_COPY = op("cp_async_bulk_g2s", (0,), dst_mem=1024, mbar=64, size=8)
@@ -63,6 +65,7 @@ def init(addr):
         ([COPY, SECOND_COPY], [SECOND_COPY, COPY], ORDER),
         ([EXPECT, COPY, SECOND_COPY], [COPY, SECOND_COPY, EXPECT], ORDER),
         ([EXPECT, ROW_COPY], [ROW_COPY, EXPECT], ORDER),
+        ([EXPECT, SECOND_EXPECT], [SECOND_EXPECT, EXPECT], ORDER),
         ([init(64), init(72), WAIT, ARRIVE], [init(72), init(64), WAIT, ARRIVE], ORDER),
         ([WAIT, OTHER_WAIT], [OTHER_WAIT, WAIT], ORDER),
         ([WAIT, WGMMA_FENCE, WGMMA], [WGMMA_FENCE, WAIT, WGMMA], ORDER),
@@ -88,6 +91,8 @@ def test_a_rule_says_why_two_programs_are_the_same(before, after, rule):
         ([FENCE, STORE], [STORE, FENCE]),
         ([ARRIVE], [ARRIVE, ARRIVE]),
         ([EXPECT], [EXPECT, EXPECT]),
+        ([EXPECT, op(EXPECT.name, (0,), addr=64, tx_count=4)],
+         [op(EXPECT.name, (0,), addr=64, tx_count=4), EXPECT]),
         ([COPY], [COPY, COPY]),
         ([COPY, op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b")],
          [op(COPY.name, (0,), dst_mem=1024, mbar=64, box="b"), COPY]),  # one place, in turn
@@ -170,6 +175,16 @@ def test_a_fence_of_lanes_that_did_nothing_since_their_last():
         assert reason(warps(first), warps(second)) == "", between
 
 
+def test_a_fence_of_a_warp_that_touched_nothing():
+    fence = op("fence_proxy", space="shared::cta")
+    busy, idle = [MEET, STORE, fence, bar(7, 64)], [MEET, fence, bar(7, 64)]
+    known = "a fence in front of any access"
+    assert reason(warps(busy, idle), warps(busy, [MEET, bar(7, 64)])) == known
+    assert reason(warps(busy, idle), warps([MEET, STORE, bar(7, 64)], idle)) == ""
+    early = [STORE, *busy]  # which the other warp hears of
+    assert reason(warps(early, idle), warps(early, [MEET, bar(7, 64)])) == ""
+
+
 def test_a_fence_of_all_who_meet_is_in_front_of_the_meeting_or_behind_it():
     """PTX ISA 9.1, 8.9.1: somewhere on the path from a write to an asynchronous access."""
     known = "a fence in front of a meeting or behind it"
@@ -224,7 +239,8 @@ def test_other_meetings_are_needed(before, after):
 
 
 def test_a_cta_that_stores_nothing_may_be_added():
-    busy, idle = warps([LOAD, STORE]), [LOAD, WGMMA]
+    shared = op("store", **{"0": SHARED | 1024, "1": 4, "2": 7})
+    busy, idle = warps([LOAD, STORE]), [LOAD, WGMMA, shared, bar(7)]
     assert reason(busy, busy | {("k", (1, 0, 0), "warp0"): idle}) == equivalence.IDLE
     assert reason(busy, busy | {("k", (1, 0, 0), "warp0"): [*idle, STORE]}) == ""
     away = op("mbarrier_arrive", (0,), addr=1 << 24 | 64)  # into another CTA

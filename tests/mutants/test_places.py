@@ -75,6 +75,11 @@ def store(lanes, value):
     return op("store", lanes, **{"0": 0, "1": 4, "2": ((), "float32", value)})
 
 
+def two_lanes(value):
+    places = ((2,), "int64", (4).to_bytes(8, "little") + (8).to_bytes(8, "little"))
+    return op("store", (0, 1), **{"0": 0, "1": places, "2": value, "3": "int32", "4": 1, "5": 1})
+
+
 EARLY = op("griddepcontrol", **{"0": "{'action': 'launch_dependents'}"})
 END = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
 
@@ -86,6 +91,8 @@ END = op("griddepcontrol", **{"0": "{'action': 'wait'}"})
         ([store((0,), b"a")], [store((0, 31), b"b")], ""),
         ([STORE, load(2, 2)], [STORE, load(2, 1), load(3, 1)], "element by element"),
         ([load(2, 2)], [load(2, 1), load(4, 1)], ""),
+        ([two_lanes(7)], [two_lanes(7), two_lanes(7)], "element by element"),
+        ([two_lanes(7), two_lanes(8)], [two_lanes(7), two_lanes(8), two_lanes(7)], ""),
         ([load(2, 2)], [load(2, 1)], ""),
         ([EARLY, LOAD], [LOAD], "a hint"),
         ([END, LOAD], [LOAD], ""),

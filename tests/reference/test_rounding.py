@@ -102,6 +102,12 @@ def test_errors_of_operations(build, values, error):
     assert found == pytest.approx(error, rel=1e-6, abs=2.0**-149)
 
 
+@pytest.mark.parametrize(("value", "error"), [(3.0, 0), (3 * 2.0**-24, 2.0**-25)])
+def test_a_product_of_float16_that_is_too_small_for_its_bits(value, error):
+    found = error_of(lambda x: x[0] * T.float16(0.125), value, dtype="float16")[1]
+    assert found == pytest.approx(error, rel=0.01)
+
+
 def test_errors_are_passed_on():
     value, error = error_of(lambda x: (x[0] + x[1]) * x[2], 1.0, 2.0**-30, 1024.0)
     assert error == pytest.approx(1024 * U + 1024 * U, rel=0.1)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import tvm_ffi
 from tvm import relax
-from tvm.script import relax as R
 from tvm.target import Target
 
 from tests.relax import models
 from tvm_hopper.relax.channels_last import ChannelsLast
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 
@@ -51,17 +51,7 @@ MODELS = {  # what is computed, shapes, convolutions left, functions
 
 def build(name, dtype="float16"):
     compute, shapes, _ = MODELS[name]
-    return module_of(compute, shapes, dtype)
-
-
-def module_of(compute, shapes, dtype):
-    params = [relax.Var(f"x{i}", R.Tensor(s, dtype)) for i, s in enumerate(shapes)]
-    made = relax.BlockBuilder()
-    with made.function("forward", params, {"num_input": 1}):
-        with made.dataflow():
-            out = made.emit_output(compute(*params))
-        made.emit_func_output(out)
-    return relax.transform.Normalize()(made.get())
+    return model_of(compute, *((s, dtype) for s in shapes), name="forward", num_input=1)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -117,5 +107,5 @@ def stacked(x, w):
 )
 def test_what_convert_layout_does_not_turn_stays(compute, shapes):
     shapes = [(1, 16, 6, 6), (16, 16, 1, 1), *shapes]
-    mod = module_of(compute, shapes, "float16")
+    mod = model_of(compute, *((s, "float16") for s in shapes))
     assert tvm_ffi.structural_equal(ChannelsLast()(mod), mod)

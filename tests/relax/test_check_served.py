@@ -13,6 +13,7 @@ from tvm_hopper.errors import LoweringError
 from tvm_hopper.relax import report
 from tvm_hopper.relax.check_served import describe_little
 from tvm_hopper.relax.records import GIVEN, NOBODY, OURS, STOCK, CallRecord, FunctionRecord
+from tvm_hopper.testing.relax_forms import model_of
 
 
 @T.prim_func(s_tir=True, private=True)
@@ -28,14 +29,11 @@ def histogram(X: T.Buffer((256,), "int32"), H: T.Buffer((64,), "int32")):
 
 
 def model(func):
-    builder = relax.BlockBuilder()
-    gv, x = builder.add_func(func, "hist"), relax.Var("x", relax.TensorType((256,), "int32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = relax.call_tir(gv, [x], relax.TensorType((64,), "int32"))
-            out = builder.emit_output(builder.emit(out))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    def call(builder, x):
+        gv = builder.add_func(func, "hist")
+        return relax.call_tir(gv, [x], relax.TensorType((64,), "int32"))
+
+    return model_of(call, ((256,), "int32"), takes_builder=True)
 
 
 def test_a_function_that_no_rule_takes():

@@ -14,6 +14,7 @@ from tests.relax import models, user_models
 from tvm_hopper.relax.flat_functions import flatten_function
 from tvm_hopper.relax.flatten_batch import FlattenBatch
 from tvm_hopper.testing.llama import SMALL, llama
+from tvm_hopper.testing.relax_forms import model_of
 
 i64 = T.int64
 
@@ -112,13 +113,7 @@ def test_every_bit_is_kept(name):
 
 def function(build, *tensors):
     """Return the one function that an expression of tensors, (shape, dtype) each, becomes."""
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(*t)) for i, t in enumerate(tensors)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(build(*given)))
-        builder.emit_func_output(out)
-    mod = relax.get_pipeline("zero")(builder.finalize())
+    mod = relax.get_pipeline("zero")(model_of(build, *tensors))
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     return func
 
@@ -190,19 +185,16 @@ def test_rows_of_the_last_token(sizes):
 
 def test_a_length_that_is_read_otherwise_stays():
     """A function that needs s itself, as a mask of places does, keeps its dimensions."""
-    builder = relax.BlockBuilder()
-    b, s = (tirx.Var(x, "int64") for x in "bs")
-    x = relax.Var("x", relax.TensorType((b, s, 8), "float32"))
 
     def places(t, n):
         return te.compute(t.shape, lambda i, j, k: t[i, j, k] * n.astype("float32"), name="places")
 
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            last = builder.emit(relax.op.strided_slice(x, [1], [-1], [2**31 - 1]))
-            out = builder.emit_output(builder.call_te(places, last, s))
-        builder.emit_func_output(out)
-    plain = models.legalized(builder.finalize())
+    def build(builder, x):
+        last = builder.emit(relax.op.strided_slice(x, [1], [-1], [2**31 - 1]))
+        return builder.call_te(places, last, x.ty.shape.values[1])
+
+    mod = model_of(build, (("b", "s", 8), "float32"), takes_builder=True)
+    plain = models.legalized(mod)
     given = [np.arange(48, dtype="float32").reshape(2, 3, 8)]
     (got,) = models.on_processor(FlattenBatch()(plain), "main", given)
     np.testing.assert_array_equal(got, given[0][:, -1:] * 3)

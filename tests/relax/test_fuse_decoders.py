@@ -6,6 +6,7 @@ from tvm import relax, te, tirx
 from tests.relax import models
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.relax_forms import model_of
 
 K, N, GROUP = 128, 128, 32
 
@@ -26,18 +27,15 @@ def dequantize(packed, scale, is_kn):
 
 def model(body, is_kn=False):
     """Return a model of a decoder and of what reads the weight."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), K), "float16"))
+
+    def build(builder, x, packed, scale):
+        weight = builder.emit_te(dequantize, packed, scale, is_kn, primfunc_name_hint="decode")
+        outs = body(builder, x, weight if is_kn else builder.emit(_turned(weight)), weight)
+        return relax.Tuple(outs) if len(outs) > 1 else outs[0]
+
     shapes = [(K // 8, N), (K // GROUP, N)] if is_kn else [(N, K // 8), (N, K // GROUP)]
-    packed = relax.Var("packed", relax.TensorType(shapes[0], "uint32"))
-    scale = relax.Var("scale", relax.TensorType(shapes[1], "float16"))
-    with builder.function("main", [x, packed, scale]):
-        with builder.dataflow():
-            weight = builder.emit_te(dequantize, packed, scale, is_kn, primfunc_name_hint="decode")
-            outs = body(builder, x, weight if is_kn else builder.emit(_turned(weight)), weight)
-            out = builder.emit_output(relax.Tuple(outs) if len(outs) > 1 else outs[0])
-        builder.emit_func_output(out)
-    return builder.finalize()
+    tensors = (("n", K), "float16"), (shapes[0], "uint32"), (shapes[1], "float16")
+    return model_of(build, *tensors, takes_builder=True)
 
 
 def _turned(weight):

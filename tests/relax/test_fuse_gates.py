@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, s_tir, tirx
+from tvm import relax, s_tir
 
 from tests.relax import models
 from tvm_hopper import ir, schedule as hs
@@ -11,6 +11,7 @@ from tvm_hopper.relax import fuse_gates, report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.simulation import simulate
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 K, N = 64, 48
@@ -18,16 +19,8 @@ K, N = 64, 48
 
 def model(body, *, dtype="float16", columns=2 * N, rows=("b", "s")):
     """Return a model of one product and what is behind it."""
-    builder = relax.BlockBuilder()
-    symbols = [tirx.Var(x, "int64") if isinstance(x, str) else x for x in rows]
-    x = relax.Var("x", relax.TensorType((*symbols, K), dtype))
-    weight = relax.Var("w", relax.TensorType((columns, K), dtype))
-    bias = relax.Var("bias", relax.TensorType((columns,), dtype))
-    with builder.function("main", [x, weight, bias]):
-        with builder.dataflow():
-            out = builder.emit_output(body(builder, x, weight, bias))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    shapes = (*rows, K), (columns, K), (columns,)
+    return model_of(body, *((shape, dtype) for shape in shapes), takes_builder=True)
 
 
 def linear(builder, x, weight):

@@ -2,26 +2,19 @@
 
 import pytest
 from tvm import relax
-from tvm.script import relax as R
 from tvm.target import Target
 
 from tests.relax import models
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 
 
 def build(compute, dtype="float16", tokens=4, rows=16):
-    x, w = (tokens, rows, 64), (3, 40, 64)
-    tensors = [("x", x, dtype), ("w", w, dtype), ("e", (tokens,), "int32")]
-    params = [relax.Var(name, R.Tensor(shape, dtype)) for name, shape, dtype in tensors]
-    made = relax.BlockBuilder()
-    with made.function("forward", params, {"num_input": 1}):
-        with made.dataflow():
-            out = made.emit_output(compute(*params))
-        made.emit_func_output(out)
-    return relax.transform.Normalize()(made.get())
+    tensors = ((tokens, rows, 64), dtype), ((3, 40, 64), dtype), ((tokens,), "int32")
+    return model_of(compute, *tensors, num_input=1)
 
 
 def experts(x, w, e):

@@ -2,7 +2,7 @@
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.target import Target
 
 from tests.relax import models
@@ -10,23 +10,16 @@ from tvm_hopper.dlight import rule
 from tvm_hopper.relax import call_groups, fuse_memory_bound, report
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 N = 128
 
 
-def model(body, *, names=("x", "y"), dtype="float16"):
-    """Return a model of rows of several tensors and one weight."""
-    builder = relax.BlockBuilder()
-    rows = relax.TensorType((tirx.Var("b", "int64"), tirx.Var("s", "int64"), N), dtype)
-    shape = list(rows.shape.values)
-    given = [relax.Var(x, relax.TensorType(shape, dtype)) for x in names]
-    weight = relax.Var("w", relax.TensorType((N,), dtype))
-    with builder.function("main", [*given, weight]):
-        with builder.dataflow():
-            out = builder.emit_output(body(builder, *given, weight))
-        builder.emit_func_output(out)
-    return builder.finalize()
+def model(body):
+    """Return a model of rows of two tensors and one weight."""
+    shapes = ("b", "s", N), ("b", "s", N), (N,)
+    return model_of(body, *((x, "float16") for x in shapes), takes_builder=True)
 
 
 def residual(builder, x, y, w):
@@ -170,15 +163,11 @@ def test_a_group_is_convex():
 
 
 def test_groups_of_other_shapes_are_other_functions():
-    shapes = [(4, N), (8, N)]
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(x, "float16")) for i, x in enumerate(shapes)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            outs = [builder.emit(op.nn.softmax(op.nn.softmax(x, -1), -1)) for x in given]
-            out = builder.emit_output(relax.Tuple(outs))
-        builder.emit_func_output(out)
-    found = graph(builder.finalize())
+    mod = model_of(
+        lambda *given: [op.nn.softmax(op.nn.softmax(x, -1), -1) for x in given],
+        *(((rows, N), "float16") for rows in (4, 8)),
+    )
+    found = graph(mod)
     found.grow(lambda x: "softmax" in str(x), lambda _: True)
     one, other = (x.key for x in found.groups())
     assert one != other

@@ -66,7 +66,7 @@ def saved(name):
     return tvm.ir.load_json(lzma.decompress((FOLDER / f"{name}.json.xz").read_bytes()).decode())
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=24)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", SAVED)
 def test_models_of_the_benchmark_build(name):

@@ -13,6 +13,7 @@ from tvm.relax import op
 from tvm_hopper import schedule as hs
 from tvm_hopper.relax.join_attention import JoinAttention
 from tvm_hopper.schedule.attention.recognize import recognize
+from tvm_hopper.testing.relax_forms import model_of
 
 B, H, KV, N, M, D = 2, 4, 2, 24, 40, 16
 INF = math.inf
@@ -33,12 +34,7 @@ def operands(kv=KV, rows=N):
 
 def module(params, make):
     """Return a function of Relax operators: `make` takes `emit` and the parameters."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(make(builder.emit, *params))
-        builder.emit_func_output(out)
-    return builder.get()
+    return model_of(lambda b, *x: make(b.emit, *x), *params, takes_builder=True)
 
 
 def joined(mod, count=1):
@@ -91,6 +87,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operators(name):
     """Grouped heads, windows and both alignments, which TVM's legalizer lacks or mistakes."""

@@ -12,6 +12,7 @@ from tvm_hopper.relax import join_products, report
 from tvm_hopper.relax.join_products import find_gates
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.testing.llama import SMALL, llama, separate_block
+from tvm_hopper.testing.relax_forms import model_of
 
 ROWS = (2, 3)
 
@@ -86,16 +87,13 @@ def test_weights_that_nobody_tells():
 @pytest.mark.parametrize("turned", [False, True])
 def test_columns_that_never_were_rows(turned):
     """Weights that lie (depth, columns) are joined as they lie, too."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 32), "float32"))
-    one, other = (relax.Var(n, relax.TensorType((32, 32), "float32")) for n in "ab")
-    with builder.function("main", [x, one, other], attrs={"num_input": 1}):
-        with builder.dataflow():
-            left = builder.emit(relax.op.permute_dims(one)) if turned else one
-            a, b = (builder.emit(relax.op.matmul(x, w)) for w in (left, other))
-            out = builder.emit_output(builder.emit(relax.op.subtract(a, b)))
-        builder.emit_func_output(out)
-    mod = builder.finalize()
+
+    def build(x, one, other):
+        left = relax.op.permute_dims(one) if turned else one
+        return relax.op.subtract(relax.op.matmul(x, left), relax.op.matmul(x, other))
+
+    tensors = (((n, 32), "float32") for n in (4, 32, 32))
+    mod = model_of(build, *tensors, num_input=1)
     given = models.inputs_of(mod, "main", {})
     joined = join_products(mod)
     made = run(joined, "transform_params", given[1:])

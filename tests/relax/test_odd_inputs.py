@@ -6,6 +6,7 @@ from tvm import relax, tirx
 from tests.relax import models
 from tvm_hopper.relax import report
 from tvm_hopper.relax.records import GIVEN, NOBODY, OURS, STOCK
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 HALF, SINGLE = "float16", "float32"
@@ -64,15 +65,10 @@ ODD = {  # expression, tensors, who computes it, by which rule
 }  # fmt: skip
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("what", ODD)
 def test_is_computed_by(what):
     build, tensors, by, rule = ODD[what]
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(*t)) for i, t in enumerate(tensors)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(build(*given)))
-        builder.emit_func_output(out)
-    found = report(builder.finalize(), models.H200)
+    found = report(model_of(build, *tensors), models.H200)
     assert NOBODY not in {x.computed_by for x in found.functions}
     assert (by, rule) in {(x.computed_by, x.rule) for x in found.functions}

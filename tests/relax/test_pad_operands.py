@@ -9,6 +9,7 @@ from tests.relax import models
 from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.pad_operands import PadOperands
 from tvm_hopper.relax.records import OURS
+from tvm_hopper.testing.relax_forms import model_of
 
 
 @I.ir_module
@@ -50,14 +51,11 @@ BYTES = {"left": (2, 20, 40), "right": (2, 40, 64), "dtype": "int8"}
 
 
 def model(left, right, dtype="float16", turned=False, sum_dtype=None):
-    bb = relax.BlockBuilder()
-    x, w = (relax.Var(n, relax.TensorType(s, dtype)) for n, s in (("x", left), ("w", right)))
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            a = bb.emit(relax.op.permute_dims(x, [0, 2, 1])) if turned else x
-            y = bb.emit_output(bb.emit(relax.op.matmul(a, w, out_dtype=sum_dtype)))
-        bb.emit_func_output(y)
-    return bb.get()
+    def product(x, w):
+        a = relax.op.permute_dims(x, [0, 2, 1]) if turned else x
+        return relax.op.matmul(a, w, out_dtype=sum_dtype)
+
+    return model_of(product, (left, dtype), (right, dtype))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tvm_hopper.relax.options import CLASSES, ModelOptions
 from tvm_hopper.relax.records import GIVEN, LIBRARY, OURS, STOCK
 from tvm_hopper.relax.tuned import TunedChoice, find_tuned
 from tvm_hopper.testing.llama import SMALL, llama
+from tvm_hopper.testing.relax_forms import model_of
 
 
 @I.ir_module
@@ -45,13 +46,7 @@ class Linear:
 
 def elementwise():
     """Return a model without a product: for it TVM's rules import no intrinsics."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64, 128), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(relax.op.nn.relu(x)))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    return model_of(relax.op.nn.relu, ((64, 128), "float32"))
 
 
 def build(mod=Linear, target=models.H200, pipeline="tvm_hopper", **options):
@@ -252,14 +247,7 @@ def test_a_module_without_functions_of_its_own():
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "float64"])
 def test_weights_of_other_types(dtype):
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64, 128), dtype))
-    w = relax.Var("w", relax.TensorType((128, 96), dtype))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(relax.op.matmul(x, w)))
-        builder.emit_func_output(out)
-    mod = builder.finalize()
+    mod = model_of(relax.op.matmul, ((64, 128), dtype), ((128, 96), dtype))
     with pytest.warns(HopperWarning, match=rf"matmul: Matmul: .*found {dtype}.*; need "):
         (one,) = report(build(mod)).functions
     assert one.computed_by == STOCK
@@ -288,16 +276,11 @@ def test_a_function_that_is_scheduled_already():
 
 
 def test_libraries_stay_libraries():
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64, 128), "float16"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            made = relax.call_dps_packed(
-                "my_library.gemm", [x], relax.TensorType((64, 96), "float16")
-            )
-            out = builder.emit_output(builder.emit(made))
-        builder.emit_func_output(out)
-    mod = models.schedule(builder.finalize())
+    out = relax.TensorType((64, 96), "float16")
+    mod = model_of(
+        lambda x: relax.call_dps_packed("my_library.gemm", [x], out), ((64, 128), "float16")
+    )
+    mod = models.schedule(mod)
     (one,) = report(mod).functions
     assert (one.name, one.computed_by) == ("my_library.gemm", LIBRARY)
     assert "dispatched before our pipeline" in str(report(mod))

@@ -40,6 +40,7 @@ from tvm_hopper.relax.records import (
 from tvm_hopper.relax.report_sections import BOUND, ESTIMATED, ReportRow, Section
 from tvm_hopper.relax.schedule_functions import ATTR
 from tvm_hopper.testing.llama import SMALL, LlamaShape, llama
+from tvm_hopper.testing.relax_forms import model_of
 from tvm_hopper.transforms.common.explain_notes import ElementsNote
 
 REFUSED = (("Matmul", "no product"), ("RowReduction", "rows"))
@@ -340,16 +341,11 @@ def test_convolutions_cost_more_than_a_small_product():
 
 
 def test_weights_that_are_cast_at_each_call():
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64, 128), "float16"))
-    w = relax.Var("w", relax.TensorType((256, 128), "float32"))
-    with builder.function("main", [x, w], {"num_input": 1}):
-        with builder.dataflow():
-            half = builder.emit(relax.op.astype(w, "float16"))
-            y = builder.emit(relax.op.matmul(x, builder.emit(relax.op.permute_dims(half))))
-            out = builder.emit_output(builder.emit(relax.op.nn.relu(y)))
-        builder.emit_func_output(out)
-    mod = builder.finalize()
+    def build(x, w):
+        half = relax.op.permute_dims(relax.op.astype(w, "float16"))
+        return relax.op.nn.relu(relax.op.matmul(x, half))
+
+    mod = model_of(build, ((64, 128), "float16"), ((256, 128), "float32"), num_input=1)
     said = report(mod, models.H200)
     (cast,) = (x for x in said.section("main").rows if x.weight_bytes)
     assert cast.weight_bytes == 256 * 128 * (4 + 2)

@@ -6,6 +6,7 @@ from tvm import relax
 
 from tests.relax import models
 from tvm_hopper.relax.row_places import RowPlaces
+from tvm_hopper.testing.relax_forms import model_of
 
 
 @pytest.mark.parametrize("axis", [-1, 0, None])
@@ -22,16 +23,10 @@ def test_places_are_those_of_numpy(name, dtype, axis):
     else:
         x[:, 2], x[:, 3], x[1::2, 4] = infinite, worst, infinite
     x = x.astype(dtype)
-    builder = relax.BlockBuilder()
-    given = relax.Var("x", relax.TensorType(x.shape, dtype))
-    with builder.function("main", [given]):
-        with builder.dataflow():
-            call = getattr(relax.op, name)(given, axis, keepdims=axis == 0)
-            out = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(out)
-    (got,) = models.on_processor(
-        relax.get_pipeline("zero")(RowPlaces()(builder.finalize())), "main", [x]
+    mod = model_of(
+        lambda given: getattr(relax.op, name)(given, axis, keepdims=axis == 0), (x.shape, dtype)
     )
+    (got,) = models.on_processor(relax.get_pipeline("zero")(RowPlaces()(mod)), "main", [x])
     wide = x.astype("float64")
     want = getattr(np, name)(wide, axis)
     assert got.dtype == np.int64

@@ -9,8 +9,10 @@ import tvm
 from tvm import relax
 from tvm.script import ir as I, relax as R
 
+from tests.relax import models
 from tvm_hopper.errors import OptionError
 from tvm_hopper.relax import cast_weights, to_half
+from tvm_hopper.testing.relax_forms import model_of
 
 FOLDER = Path(__file__).with_name("imported")
 
@@ -114,38 +116,38 @@ def test_angles_of_rotary_embeddings_stay_float32():
         assert one == other
 
 
-def test_values_of_an_imported_model():
+SOURCES = {"a small model": model, "llama": lambda: saved("llama_prefill")}
+
+
+@pytest.mark.parametrize(  # half a minute of attention in float16 on the processor
+    "name", ["a small model", pytest.param("llama", marks=pytest.mark.slow)]
+)
+def test_values_of_a_model(name):
     """Next to what float16 rounds, everything is as before."""
-    mod = saved("llama_prefill")
+    mod = SOURCES[name]()
     rng, given = np.random.default_rng(0), []
     for param in mod["main"].params:
-        shape, dtype = [int(x) for x in param.ty.shape.values], str(param.ty.dtype)
-        if dtype == "int64":
-            given.append(rng.integers(0, 50, shape))
-        else:
-            draw = rng.standard_normal(shape) * 0.05 if len(shape) > 1 else np.ones(shape)
-            given.append(draw.astype(dtype))
+        shape = [48 if isinstance(x, tvm.tirx.Var) else int(x) for x in param.ty.shape.values]
+        draw = rng.standard_normal(shape) * 0.05 if len(shape) > 1 else np.ones(shape)
+        is_token = str(param.ty.dtype) == "int64"
+        given.append(rng.integers(0, 50, shape) if is_token else draw)
     found = []
     for one in (mod, to_half(mod)):
-        vm = relax.VirtualMachine(relax.build(one, target="llvm"), tvm.cpu())
-        (out,) = vm["main"](*map(tvm.runtime.tensor, given))
-        found.append(out.numpy().astype("float64"))
+        cast = [x.astype(dtype) for x, dtype in zip(given, types(one), strict=True)]
+        found.append(models.on_processor(one, "main", cast)[0].astype("float64"))
     want, got = found
     assert 0 < np.abs(got - want).mean() < 2e-3 * np.abs(want).mean()
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_convolutions_keep_all_that_they_say(rank):
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((2, 4, *[9] * rank), "float32"))
-    w = relax.Var("w", relax.TensorType((8, 2, *[3] * rank), "float32"))
     given = {"strides": 2, "padding": 1, "dilation": 2, "groups": 2}
-    with builder.function("main", [x, w], {"num_input": 1}):
-        with builder.dataflow():
-            made = getattr(relax.op.nn, f"conv{rank}d")(x, w, **given)
-            out = builder.emit_output(builder.emit(made))
-        builder.emit_func_output(out)
-    before = builder.finalize()
+    before = model_of(
+        lambda x, w: getattr(relax.op.nn, f"conv{rank}d")(x, w, **given),
+        ((2, 4, *[9] * rank), "float32"),
+        ((8, 2, *[3] * rank), "float32"),
+        num_input=1,
+    )
     after = to_half(before)
     assert types(after) == ["float32", "float16"]
     name = f"nn.conv{rank}d"

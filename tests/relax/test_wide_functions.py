@@ -14,7 +14,7 @@ from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.records import OURS
 from tvm_hopper.relax.wide_functions import WideFunctions
 from tvm_hopper.simulation import simulate
-from tvm_hopper.testing.relax_forms import name_arguments
+from tvm_hopper.testing.relax_forms import model_of, name_arguments
 
 op = relax.op
 HALVES = ("float16", "bfloat16")
@@ -26,13 +26,7 @@ NORMS = {
 
 
 def model(build, shapes, dtype):
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(shapes)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(build(*given)))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    return model_of(build, *((s, dtype) for s in shapes))
 
 
 def run(build, given, dtype):

@@ -8,16 +8,11 @@ from tvm import relax
 
 from tests.relax import models
 from tvm_hopper.relax.wide_scans import WideScans
+from tvm_hopper.testing.relax_forms import model_of
 
 
 def scan(name: str, elements: str, **given):
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((3, 40), elements))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(getattr(relax.op, name)(x, 1, **given)))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    return model_of(lambda x: getattr(relax.op, name)(x, 1, **given), ((3, 40), elements))
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])

@@ -11,6 +11,7 @@ from tvm_hopper.relax.keep_records import records_of
 from tvm_hopper.relax.options import ModelOptions
 from tvm_hopper.relax.records import STOCK
 from tvm_hopper.relax.schedule_functions import ScheduleFunctions
+from tvm_hopper.testing.relax_forms import model_of
 
 # of these models nearly nothing is ours, which the build says
 pytestmark = pytest.mark.filterwarnings("ignore:model. found:tvm_hopper.errors.HopperWarning")
@@ -29,14 +30,8 @@ BUILD = {
 
 
 def model(what, dtype):
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(s, dtype)) for i, s in enumerate(SHAPES[what])]
-    with builder.function("main", given):
-        with builder.dataflow():
-            value = builder.emit(BUILD[what](*given))
-            out = builder.emit_output(builder.emit(op.nn.relu(value)))
-        builder.emit_func_output(out)
-    return builder.finalize()
+    tensors = ((s, dtype) for s in SHAPES[what])
+    return model_of(lambda *given: op.nn.relu(BUILD[what](*given)), *tensors)
 
 
 def scheduled(what, dtype="float16", **options):

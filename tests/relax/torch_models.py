@@ -54,37 +54,29 @@ def vision():
     return model, (torch.randn(2, 3, 64, 64),)
 
 
+OF_EXPERTS = {
+    "hidden_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 256,
+    "num_experts_per_tok": 2,
+    "vocab_size": 512,
+}
+
+
 def mixtral():
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    config = MixtralConfig(
-        hidden_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=256,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        vocab_size=512,
-    )
+    config = MixtralConfig(**OF_EXPERTS, num_local_experts=4)
     return _experts(MixtralForCausalLM, config)
 
 
 def qwen():
     from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
-    config = Qwen2MoeConfig(
-        hidden_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=256,
-        moe_intermediate_size=128,
-        shared_expert_intermediate_size=256,
-        num_experts=4,
-        num_experts_per_tok=2,
-        vocab_size=512,
-    )
+    more = {"moe_intermediate_size": 128, "shared_expert_intermediate_size": 256}
+    config = Qwen2MoeConfig(**OF_EXPERTS, **more, num_experts=4)
     return _experts(Qwen2MoeForCausalLM, config)
 
 

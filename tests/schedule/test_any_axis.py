@@ -68,15 +68,6 @@ def test_ways(name, shape, axes, config):
     check(any_axis.ANY_AXIS[name](shape, axes, "float16"), config)
 
 
-def test_an_ampere_gpu():
-    mod = any_axis.softmax((2, 33, 24), (1,))
-    with tvm.target.Target("nvidia/nvidia-a100"):
-        sch = s_tir.Schedule(mod)
-        hs.column_reduction(sch, config=HELD)
-        report = verify(sch, against=mod, runs=ONCE)
-    assert report.verdict == "clean", str(report)
-
-
 def test_a_pair_of_the_greatest_and_its_place():
     from tvm_hopper.testing.losses import first_greatest
 

@@ -145,6 +145,22 @@ def test_epilogues_are_verified(formula):
     verify(sch, against=mod).require_clean()
 
 
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("formula", ["bk,bnk->bn", "bmk,k->bm", "bmk,uk->bmu", "imk,unk->iumn"])
+def test_what_is_computed_of_a_product_that_lacks_an_axis(formula, batch):
+    """A row of each batch element, a vector, a single column; a batch of one is a row."""
+    half = lambda c, *i: (c(*i) * 2).astype("float16")  # noqa: E731
+    sizes = sizes_of(formula, b=batch, i=batch, m="ms" if "i" in formula else SIZES["m"])
+    mod = contraction(formula, sizes, epilogue=half)
+    sch = s_tir.Schedule(mod)
+    hs.matmul(sch, "C", SMALL)
+    a, b = make_inputs(mod, ms=5)
+    result = simulate(sch, {"A": a, "B": b})
+    result.require_clean()
+    np.testing.assert_array_equal(result.outputs["D"], 2 * reference(formula, a, b))
+
+
 @T.prim_func(s_tir=True)
 def strided(a: T.handle, b: T.handle, C: T.Buffer((2, 50, 24), "float32")):
     apart, row = T.int32(), T.int32()

@@ -118,6 +118,7 @@ def test_narrow_sum_as_relax_writes_it(dtype):
     check(options, config, m=65)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("tile", "consumers"),
     [

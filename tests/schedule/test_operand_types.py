@@ -41,11 +41,13 @@ def product(types, sums, epilogue=None, formula="mk,nk->mn"):
     return contraction(formula, SIZES, types, sums, epilogue)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("types", "sums", "options"),
     [
         ((E4, E4), "float32", SMALL),
         ((E4, E5), "float32", SMALL),
+        ((E4, E5), "float16", SMALL | {"accumulate": "float32"}),  # of operands as 16 bits
         ((I8, U8), "int32", SMALL),
         ((I8, I8), "int32", SMALL | {"persistent": 1}),
         *(((I8, I8), "int32", SMALL | {"split_k": hs.SplitK(2, mode)}) for mode in SPLIT_MODES),

@@ -8,19 +8,14 @@ from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests import keys
 from tvm_hopper.simulation import verify
+from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op
 
 
 def legalised(build, *tensors):
     """Return the one function that an expression of tensors, (shape, dtype) each, becomes."""
-    builder = relax.BlockBuilder()
-    given = [relax.Var(f"x{i}", relax.TensorType(*t)) for i, t in enumerate(tensors)]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(build(*given)))
-        builder.emit_func_output(out)
-    mod = relax.get_pipeline("zero")(builder.finalize())
+    mod = relax.get_pipeline("zero")(model_of(build, *tensors))
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 

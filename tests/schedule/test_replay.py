@@ -125,6 +125,7 @@ REPLAYED = {  # the program, and what schedules it
 }
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("name", REPLAYED)
 def test_every_trace_replays_here(name):
     """As it is and as JSON, and without what a tuner takes out of it."""

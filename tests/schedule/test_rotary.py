@@ -133,6 +133,7 @@ def heads(shape, order, parts=None, batched=False):
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("shape", "order", "more"),
     [

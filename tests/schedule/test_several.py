@@ -31,6 +31,7 @@ def scheduled(m, n, k, count=2, rows=None, **config):
     return mod, sch
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("m", "n", "k", "config"),
     [

@@ -13,6 +13,7 @@ H200 = "nvidia/nvidia-h200"
 CLUSTER = {"split_k": hs.SplitK(parts=2, mode="cluster")}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("formula", "config"),
     [

@@ -61,6 +61,7 @@ def permuted(shape, order, dtype, result, more):
     return module(*([x, z, b] if more else [x]), y)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("shape", "order", "dtype", "result", "more", "widths"),
     [

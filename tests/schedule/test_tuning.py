@@ -75,6 +75,7 @@ def test_an_expression_of_a_sample_is_taken_at_its_present_value():
     assert candidates(sch, half) == [int(sch.get(half))]
 
 
+@pytest.mark.slow  # test_replay.py has a fresh process, tests/meta_schedule what MetaSchedule tunes
 def test_example_tunes_and_replays_in_a_fresh_process(tmp_path):
     done = subprocess.run(
         [sys.executable, "examples/tune_without_gpu.py", "--trials", "8", "--work-dir", tmp_path],

@@ -237,6 +237,7 @@ def test_the_place_of_a_maximum(dtype):
     assert verify(sch, against=func).verdict == "clean"
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("reduce", [te.max, te.min, te.sum], ids=["max", "min", "sum"])
 def test_short_integers_are_reduced_in_32_bits(dtype, reduce):

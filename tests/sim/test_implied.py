@@ -7,6 +7,7 @@ from tvm.ir.transform import PassContext
 from tvm.script import tirx as T
 
 from tests.transforms.scripts import check
+from tests.upstream import pipelines
 from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.simulation import simulate, verify
 
@@ -77,31 +78,7 @@ def test_a_wait_without_a_constant_is_none():
 
 def columns(*, stages: int, order: list[int]):
     """Add columns that two copies bring; TVM's pass commits a group for each run of copies."""
-    notes = {
-        "software_pipeline_stage": [0, 0, stages],
-        "software_pipeline_order": order,
-        "software_pipeline_async_stages": [0],
-    }
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((16, 16), "float32"),
-        B: T.Buffer((16, 16), "float32"),
-        C: T.Buffer((16, 16), "float32"),
-    ):
-        for tx in T.thread_binding(16, thread="threadIdx.x"):
-            for i in T.serial(16, annotations=notes):
-                with T.sblock("compute"):
-                    a = T.sblock_alloc_buffer((16, 1), scope="shared")
-                    b = T.sblock_alloc_buffer((16, 1), scope="shared")
-                    with T.sblock("a"):
-                        a[tx, 0] = A[tx, i]
-                    with T.sblock("b"):
-                        b[tx, 0] = B[tx, i]
-                    with T.sblock("sum"):
-                        C[tx, i] = a[tx, 0] + b[tx, 0]
-
-    return main
+    return pipelines.sums(pipelines.notes([0, 0, stages], order, [0]))
 
 
 def test_tvms_pipelines_of_copies_are_judged():

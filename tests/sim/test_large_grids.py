@@ -72,7 +72,7 @@ def test_a_grid_that_does_not_fit_is_refused_with_the_way_out(monkeypatch):
     (found,) = simulate(copy(), {"X": np.zeros((64, 1024), "bfloat16")}).findings
     assert found.rule == "INCOMPLETE"
     assert "CTAs need about" in found.message
-    assert "blocks=[(0, 0, 0), (" in found.message
+    assert "blocks=[(0, 0, 0), (" in found.hint
 
 
 def test_a_kernel_with_cache_hints_runs_without_values():

@@ -89,6 +89,7 @@ def inputs():
     return {"X": x, "N": COUNTS}
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("way", ALL)
 @pytest.mark.parametrize("target", [TARGET, "nvidia/nvidia-a100"])
 def test_tiles(way, target):

@@ -9,28 +9,11 @@ from tvm import s_tir, te
 from tests.sim_kernels.mutate import change
 from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
-from tvm_hopper.testing import any_axis, backward, columns, memory_bound
+from tvm_hopper.testing import memory_bound
 
 FORMS = {**memory_bound.ROW_REDUCTIONS, **memory_bound.POINTWISE}
 TOLERANCE = {"float32": 2e-5, "float16": 2e-3, "bfloat16": 2e-2}
 ARRAYS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-
-
-def transposed(rows, columns):
-    x = te.placeholder((rows, columns), "float16", "X")
-    return tvm.IRModule(
-        {
-            "main": te.create_prim_func(
-                [x, te.compute((columns, rows), lambda i, j: x[j, i] + x[j, i])]
-            )
-        }
-    )
-
-
-def gathered(count, rows, columns):
-    x, n = te.placeholder((count, columns), "float16", "X"), te.placeholder((rows,), "int32", "N")
-    y = te.compute((rows, columns), lambda i, j: x[n[i], j], "Y")
-    return tvm.IRModule({"main": te.create_prim_func([x, n, y])})
 
 
 def scheduled(name, rows, columns, dtype="bfloat16", config=None):
@@ -174,31 +157,6 @@ def test_verified_clean_with_hints():
 def test_verified_clean():
     sch = scheduled("layer_norm", 5, 1032)
     verify(sch, against=memory_bound.layer_norm(5, 1032)).require_clean()
-
-
-AMPERE = "nvidia/nvidia-a100"
-ON_AMPERE = {
-    "rows": (hs.row_reduction, memory_bound.softmax(3, 264)),
-    "moments": (hs.row_reduction, memory_bound.layer_norm(3, 151)),
-    "several outputs": (hs.row_reduction, memory_bound.add_rms_norm(3, 264)),
-    "long rows": (hs.row_reduction, memory_bound.rms_norm(2, 16384)),
-    "sums next to rows": (hs.row_reduction, backward.rms_norm_backward(9, 264)),
-    "columns": (hs.column_reduction, columns.batch_moments(40, 136)),
-    "strips": (hs.column_reduction, any_axis.softmax((3, 20, 72), (1,))),
-    "elements": (hs.pointwise, memory_bound.gelu_mul(3, 264)),
-    "transpose": (hs.pointwise, transposed(40, 72)),
-    "gather": (hs.pointwise, gathered(50, 12, 64)),
-}
-
-
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("family", ON_AMPERE)
-def test_verified_clean_on_ampere(family):
-    helper, mod = ON_AMPERE[family]
-    with tvm.target.Target(AMPERE):
-        sch = s_tir.Schedule(mod)
-        helper(sch)
-    verify(sch, against=mod, target=AMPERE, runs=(("on_wait", 0),)).require_clean()
 
 
 def test_verified_clean_with_a_tail():

@@ -50,6 +50,7 @@ ODD = [
 OFTEN = ("q4f16_0", "q8bf16", "awq", "gptq of 8 bits", "fp8 of blocks", "q3f16")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "sides"),
     [

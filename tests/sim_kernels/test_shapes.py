@@ -82,6 +82,7 @@ def test_symbolic_depth(extent, persistent):
     check(problem, (64, 16, 16), extents={"k": extent}, **config)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize("extent", [0, 1, 64, 65])
 def test_symbolic_columns(extent):
     problem = {"m": 72, "n": "n", "k": 40, "out_dtype": "float16", "epilogue": ("bias_col",)}

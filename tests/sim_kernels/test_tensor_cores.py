@@ -31,6 +31,7 @@ def test_five_trips_over_three_slots(team):
     check((64, 32, 80), WarpTiling(stages=3, **TEAMS[team]))
 
 
+@pytest.mark.sampled(every=2)
 @BOTH
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_every_number_of_slots(team, stages):

@@ -37,7 +37,6 @@ def test_the_verdict():
 test_the_kernels_are_clean, test_simulator_misses_it, test_every_sync_is_in_the_table = make_tests(
     right, REMOVED, DATA, allocator=True
 )
-test_simulator_misses_it = pytest.mark.sampled(every=4)(test_simulator_misses_it)
 
 
 def of_sums(func: tirx.PrimFunc) -> list[tirx.BufferStore]:

@@ -17,7 +17,7 @@ def rows(dtype: str, width: int) -> tvm.tirx.PrimFunc:
     steps = 128 // width
 
     @T.prim_func(s_tir=True)
-    def vectors(A: T.Buffer((32, 128), dtype), B: T.Buffer((32, 128), dtype)):
+    def func(A: T.Buffer((32, 128), dtype), B: T.Buffer((32, 128), dtype)):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         bx = T.env_thread("blockIdx.x")
         tx = T.env_thread("threadIdx.x")
@@ -29,33 +29,17 @@ def rows(dtype: str, width: int) -> tvm.tirx.PrimFunc:
             T.writes(B[0:32, 0:128])
             T.attr("default", "async_scope", 1)
             for i in range(steps):
-                for j in T.vectorized(width):
-                    a[tx, i * width + j] = A[tx, i * width + j]
+                if width == 1:
+                    a[tx, i] = A[tx, i]
+                else:
+                    for j in T.vectorized(width):
+                        a[tx, i * width + j] = A[tx, i * width + j]
             T.evaluate(T.ptx.cp.async_.commit_group())
             T.evaluate(T.ptx.cp.async_.wait_group(0))
             for i in range(128):
                 B[tx, i] = a[tx, i]
 
-    @T.prim_func(s_tir=True)
-    def scalars(A: T.Buffer((32, 128), dtype), B: T.Buffer((32, 128), dtype)):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        bx = T.env_thread("blockIdx.x")
-        tx = T.env_thread("threadIdx.x")
-        T.launch_thread(bx, 1)
-        T.launch_thread(tx, 32)
-        with T.sblock():
-            a = T.sblock_alloc_buffer((32, 128), dtype, scope="shared")
-            T.reads(A[0:32, 0:128])
-            T.writes(B[0:32, 0:128])
-            T.attr("default", "async_scope", 1)
-            for i in range(128):
-                a[tx, i] = A[tx, i]
-            T.evaluate(T.ptx.cp.async_.commit_group())
-            T.evaluate(T.ptx.cp.async_.wait_group(0))
-            for i in range(128):
-                B[tx, i] = a[tx, i]
-
-    return scalars if width == 1 else vectors
+    return func
 
 
 def two_rows() -> tvm.tirx.PrimFunc:

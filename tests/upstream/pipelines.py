@@ -125,49 +125,34 @@ def sums(pipeline: Notes, pad: bool = False) -> tvm.tirx.PrimFunc:
     `test_s_tir_transform_inject_ptx_async_copy.py`.
     """
     width = 14 if pad else 16
+    attributes = {"global_symbol": "main", **({"tirx.noalias": True} if pad else {})}
+
+    def value(tensor: Any, row: Any, i: Any) -> Any:
+        if not pad:
+            return tensor[row, i]
+        inside = tvm.tirx.all(i >= 1, i < 15)
+        return T.if_then_else(inside, tensor[row, i - 1], T.float32(0))
 
     @T.prim_func(s_tir=True)
-    def plain(
+    def func(
         A: T.Buffer((16, width), "float32"),
         B: T.Buffer((16, width), "float32"),
         C: T.Buffer((16, 16), "float32"),
     ):
-        T.func_attr({"global_symbol": "main"})
+        T.func_attr(attributes)
         for tx in T.thread_binding(16, thread="threadIdx.x"):
             for i in T.serial(16, annotations=pipeline):
                 with T.sblock("compute"):
                     a = T.sblock_alloc_buffer((16, 1), scope="shared")
                     b = T.sblock_alloc_buffer((16, 1), scope="shared")
                     with T.sblock("a"):
-                        a[tx, 0] = A[tx, i]
+                        a[tx, 0] = value(A, tx, i)
                     with T.sblock("b"):
-                        b[tx, 0] = B[tx, i]
+                        b[tx, 0] = value(B, tx, i)
                     with T.sblock("sum"):
                         C[tx, i] = a[tx, 0] + b[tx, 0]
 
-    if not pad:
-        return plain
-
-    @T.prim_func(s_tir=True)
-    def padded(
-        A: T.Buffer((16, width), "float32"),
-        B: T.Buffer((16, width), "float32"),
-        C: T.Buffer((16, 16), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        for tx in T.thread_binding(16, thread="threadIdx.x"):
-            for i in T.serial(16, annotations=pipeline):
-                with T.sblock("compute"):
-                    a = T.sblock_alloc_buffer((16, 1), scope="shared")
-                    b = T.sblock_alloc_buffer((16, 1), scope="shared")
-                    with T.sblock("a"):
-                        a[tx, 0] = T.if_then_else(i >= 1 and i < 15, A[tx, i - 1], T.float32(0))
-                    with T.sblock("b"):
-                        b[tx, 0] = T.if_then_else(i >= 1 and i < 15, B[tx, i - 1], T.float32(0))
-                    with T.sblock("sum"):
-                        C[tx, i] = a[tx, 0] + b[tx, 0]
-
-    return padded
+    return func
 
 
 def without_threads(pipeline: Notes, trips: int | None = 2) -> tvm.tirx.PrimFunc:

@@ -14,7 +14,7 @@ from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.sim.launch.signature import Argument
 from tvm_hopper.sim.tir import thread_extents
-from tvm_hopper.simulation import Program, load
+from tvm_hopper.simulation import Program, load, simulate
 from tvm_hopper.testing import columns, losses, memory_bound, workloads
 from tvm_hopper.verification.numbers import Numbers
 from tvm_hopper.verification.special_numbers import places, special_numbers
@@ -70,9 +70,11 @@ def test_each_place_holds_the_strict_maximum_once(rows, length):
 
 
 def test_rows_may_be_columns():
-    for x in rows_of(columns.column_max(20, 64)):
-        assert x.shape == (20, 64)
-    assert (np.concatenate(rows_of(columns.column_max(20, 64))) < 0).all(axis=0).any()
+    found = rows_of(columns.column_max(20, 64))
+    assert {x.shape for x in found} == {(20, 64)}
+    assert any((x < 0).all(axis=0).any() for x in found)
+    tops = {(int(x[:, j].argmax()), j) for x in rows_of(columns.column_max(6, 8)) for j in range(8)}
+    assert len(tops) == 6 * 8  # each row of a short program gets each place
 
 
 def test_what_is_linear_needs_no_special_numbers():
@@ -180,6 +182,18 @@ def test_an_index_outside_names_where_it_comes_from(index):
     found = [f.message for f in judge(sch, mod, inputs=given).findings if f.rule == "OOB_ACCESS"]
     assert any(text.endswith("; its index is read from I") for text in found), found
     assert any(text.startswith(f"index {index}, read from I, leads the plain") for text in found)
+
+
+def test_an_index_that_waits_in_registers_names_where_it_comes_from():
+    a = te.placeholder((5, 300), "float32", "A")
+    i = te.placeholder((5, 3), "int64", "I")
+    b = te.compute((5, 3), lambda r, c: a[r, i[r, c]], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, i, b]))
+    hs.pointwise(sch)
+    assert "I_local[" in sch.mod.script()
+    given = {"A": np.ones((5, 300), "float32"), "I": np.full((5, 3), -1)}
+    texts = {f.message.partition("; ")[2] for f in simulate(sch, given).findings}
+    assert texts == {"its index is read from I"}
 
 
 @pytest.mark.parametrize(("label", "verdict"), [(99, "clean"), (-100, "clean"), (100, "error")])

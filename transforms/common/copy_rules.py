@@ -64,14 +64,9 @@ def count_left(left: Any, most: Any) -> Any:
 def is_aligned_start(end: AffineAccess, run: Iterable[ir.For], length: int) -> bool:
     """Tell whether each run of elements starts at a multiple of a length in memory.
 
-    Parameters
-    ----------
-    end
-        The tile or the tensor.
-    run
-        The loops within a run, which starts where they are 0.
-    length
-        In elements.
+    - `end`: the tile or the tensor.
+    - `run`: the loops within a run, which starts where they are 0.
+    - `length`: in elements.
     """
     starts = zip(end.start(run), end.strides, strict=True)
     is_aligned = all(divisor(index) * divisor(stride) % length == 0 for index, stride in starts)

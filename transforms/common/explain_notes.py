@@ -45,7 +45,7 @@ class StoreNote:
 class TensorMapNote:
     """A tensor map; extents and box in elements, innermost first.
 
-    Of a dimension each `steps`-th element is in a box. L2 fetches `l2_promotion` bytes at once.
+    A box takes each `steps`-th element of a dimension. L2 fetches `l2_promotion` bytes at once.
     """
 
     tensor: str
@@ -244,7 +244,7 @@ def renumber_notes(
 ) -> tirx.PrimFunc:
     """Keep notes by their kernels where some have become two.
 
-    What is known is of the first, or for those in `behind` of the second.
+    A note describes the first of the two kernels, or the second one if `behind` names it.
     """
     old = read_notes(func)
     if old is None or not doubled:

@@ -55,22 +55,10 @@ class MultiplyAdd:
 def match_multiply_add(realize: ir.SBlockRealize, key: str = WGMMA) -> MultiplyAdd:
     """Return what the block multiplies and adds.
 
-    Parameters
-    ----------
-    realize : SBlockRealize
-        An annotated block, with the loops over a tile inside.
-    key : str
-        The annotation.
-
-    Returns
-    -------
-    product : MultiplyAdd
-        m is the accumulator's first axis, whichever operand is first.
-
-    Raises
-    ------
-    LoweringError
-        The block computes anything else.
+    - `realize`: an annotated block, with the loops over a tile inside.
+    - `key`: the annotation.
+    - returns: m is the accumulator's first axis, whichever operand is first.
+    - raises LoweringError: the block computes anything else.
     """
     block = realize.block
     where = f"block {block.name_hint}, {key}"

@@ -32,14 +32,9 @@ BARRIER_BYTES = 2 * MBARRIER_BYTES  # of a slot: one full and one empty barrier
 class SharedArray:
     """One array in shared memory, or one slot of a ring.
 
-    Attributes
-    ----------
-    name
-        For messages and `explain`.
-    num_bytes
-        Size.
-    alignment
-        Bytes; less than `MIN_ALIGNMENT` counts as that.
+    - `name`: for messages and `explain`.
+    - `num_bytes`: size.
+    - `alignment`: bytes; less than `MIN_ALIGNMENT` counts as that.
     """
 
     name: str
@@ -50,12 +45,7 @@ class SharedArray:
 def shared_array(buffer: ir.Var, noted_alignment: int = 0) -> SharedArray:
     """Describe a buffer of static shape by what it takes.
 
-    Parameters
-    ----------
-    buffer : Var
-        The buffer.
-    noted_alignment : int
-        Bytes of an alignment that its allocation requests next to its type.
+    - `noted_alignment`: bytes of an alignment that its allocation requests next to its type.
     """
     num_bytes = prod(int(extent) for extent in buffer.shape) * dtype_bytes(ir.dtype_of(buffer))
     return SharedArray(buffer.name, num_bytes, max(noted_alignment, int(buffer.ty.data_alignment)))
@@ -65,12 +55,8 @@ def shared_array(buffer: ir.Var, noted_alignment: int = 0) -> SharedArray:
 class SharedMemory:
     """Arrays of one kernel; two of them overlap where both are never alive at once.
 
-    Attributes
-    ----------
-    arrays
-        In any order.
-    overlays
-        Pairs of positions in `arrays` that may lie in the same bytes (`lifetimes`).
+    - `arrays`: in any order.
+    - `overlays`: pairs of positions in `arrays` that may lie in the same bytes (`lifetimes`).
     """
 
     arrays: tuple[SharedArray, ...]
@@ -129,20 +115,11 @@ def ring_memory(
 ) -> SharedMemory:
     """Return the memory of one ring: its tiles, and the barriers that guard its slots.
 
-    Parameters
-    ----------
-    slots : sequence of SharedArray
-        One slot of each tile.
-    num_slots : int
-        Slots of the ring.
-    has_barriers : bool
-        Whether there are any: loads that complete in groups have none.
-
-    Returns
-    -------
-    memory : SharedMemory
-        With both barriers of a slot. A ring that the same threads fill and read lacks one of them,
-        which is known only when roles are.
+    - `slots`: one slot of each tile.
+    - `num_slots`: slots of the ring.
+    - `has_barriers`: whether there are any: loads that complete in groups have none.
+    - returns: the memory with both barriers of a slot. A ring that the same threads fill and read
+      lacks one of them, which is known only when roles are.
     """
     tiles = [SharedArray(x.name, num_slots * x.num_bytes, x.alignment) for x in slots]
     names = ("full", "empty") if has_barriers else ()
@@ -155,14 +132,9 @@ def most_slots(
 ) -> int:
     """Return how many slots of a ring fit into the memory that tiles may have.
 
-    Parameters
-    ----------
-    slots : sequence of SharedArray
-        One slot of each tile.
-    processor : Processor
-        What the kernel runs on.
-    has_barriers : bool
-        As for `ring_memory`.
+    - `slots`: one slot of each tile.
+    - `processor`: what the kernel runs on.
+    - `has_barriers`: as for `ring_memory`.
     """
     barriers = BARRIER_BYTES if has_barriers else 0
     count = processor.tile_bytes // (sum(x.num_bytes for x in slots) + barriers)

@@ -50,28 +50,20 @@ _SPACES = {"": "global", "global": "global", SHARED: "shared", ir.VTCM: "vtcm"}
 class Transfer:
     """One store of a load in perfectly nested loops, in one block that requests a mechanism.
 
-    Attributes
-    ----------
-    nest
-        The outermost of the loops.
-    block
-        The block with the annotation, inside of all loops.
-    src, dst
-        The accesses at both ends; one is in global memory, the other one in shared memory or VTCM.
-    condition
-        The predicate of an `if_then_else(condition, load, fill)`, else None. A predicate on the
-        store is part of it.
-    fill
-        What is stored where the condition does not hold.
-    must_fill
-        What the condition leaves out is stored as `fill`, as the program says.
-    is_partial
-        There is a predicate on the store: what it leaves out of a tile may be filled where nobody
-        reads the elements that the store left alone; what it leaves out of a tensor may not.
-    op
-        The row of the table of asynchronous operations that serves the mechanism.
-    reduce
-        The operation that combines what is moved with what is there; empty: it replaces that.
+    - `nest`: the outermost of the loops.
+    - `block`: the block with the annotation, inside of all loops.
+    - `src`, `dst`: the accesses at both ends; one is in global memory, the other one in shared
+      memory or VTCM.
+    - `condition`: the predicate of an `if_then_else(condition, load, fill)`, else None. A predicate
+      on the store is part of it.
+    - `fill`: what is stored where the condition does not hold.
+    - `must_fill`: what the condition leaves out is stored as `fill`, as the program says.
+    - `is_partial`: there is a predicate on the store: what it leaves out of a tile may be filled
+      where nobody reads the elements that the store left alone; what it leaves out of a tensor may
+      not.
+    - `op`: the row of the table of asynchronous operations that serves the mechanism.
+    - `reduce`: the operation that combines what is moved with what is there; empty: it replaces
+      that.
     """
 
     nest: ir.Stmt

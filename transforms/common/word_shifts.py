@@ -29,16 +29,10 @@ def bind_word(out: list[Any], name: str, value: Any) -> ir.Var:
 def moved_words(words: list[Any], shift: Any, out: list[Any], whole: bool) -> list[Any]:
     """Return the words that begin `shift` bytes before the second half of some.
 
-    Parameters
-    ----------
-    words : list of Expr
-        Neighbours, uint32, a power of two of them.
-    shift : Expr
-        Bytes, less than half of the words have.
-    out : list of Stmt
-        Statements that name words are appended to it.
-    whole : bool
-        Whether the shift is always whole words.
+    - `words` (list of Expr): neighbours, uint32, a power of two of them.
+    - `shift` (Expr): bytes, less than half of the words have.
+    - `out` (list of Stmt): statements that name words are appended to it.
+    - `whole`: whether the shift is always whole words.
     """
     half = len(words) // 2
     count, step = shift // WORD_BYTES, half // 2

@@ -22,16 +22,10 @@ NEW_TILE = {
 class CopyRequest:
     """What a stage requests for the plain copies of a module, and what it says about that.
 
-    Parameters
-    ----------
-    stage : str
-        The stage's name.
-    mechanism : str
-        A value of `tvm_hopper.async_copy`, for blocks that do not carry the key.
-    are_loads : bool
-        Copies into shared memory; else those out of it.
-    slots : int, optional
-        Slots of each stored tile (`tvm_hopper.store_slots`).
+    - `stage`: the stage's name.
+    - `mechanism`: a value of `tvm_hopper.async_copy`, for blocks that do not carry the key.
+    - `are_loads`: copies into shared memory; else those out of it.
+    - `slots`: slots of each stored tile (`tvm_hopper.store_slots`).
     """
 
     stage: str

@@ -18,10 +18,10 @@ others' elements.
 
 Tiles of equal copies become one first: share_equal_tiles.py.
 
-Before: copies are requests, arrays whole tiles.  After: the same, of fewer arrays.
-Left alone: operands that are read elsewhere than at the element that is written, or once more
-after it; sums that are read again; operands of another type, shape or scope, or loaded in part, as
-at an edge; and outputs that are not copied out asynchronously.
+Before: copies are requests, arrays whole tiles. After: the same, of fewer arrays. Left alone are
+operands that are read elsewhere than at the written element, or once more after it. So are sums
+that are read again, operands of another type, shape or scope or loaded in part, as at an edge, and
+outputs that are not copied out asynchronously.
 """
 
 from __future__ import annotations
@@ -44,16 +44,10 @@ from .share_equal_tiles import share_equal_tiles
 class TileReuse:
     """A staged output that takes the place of an operand.
 
-    Attributes
-    ----------
-    block : SBlock
-        It allocates both.
-    nest : For
-        The loops that compute the output, with one statement.
-    store : BufferStore
-        That statement.
-    sum : TensorLoad
-        The element of the accumulator that it reads.
+    - `block`: it allocates both.
+    - `nest`: the loops that compute the output, with one statement.
+    - `store`: that statement.
+    - `sum`: the element of the accumulator that it reads.
     """
 
     block: ir.SBlock

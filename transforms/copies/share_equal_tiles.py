@@ -39,12 +39,8 @@ from tvm_hopper.transforms.kernel_pass import kernel_step
 class EqualCopies:
     """Two copies of the same elements, in one loop.
 
-    Attributes
-    ----------
-    later : For
-        The nest of the second copy.
-    place : int
-        Its number among the statements of the loop.
+    - `later`: the nest of the second copy.
+    - `place`: its number among the statements of the loop.
     """
 
     loop: ir.For

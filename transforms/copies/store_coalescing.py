@@ -22,12 +22,8 @@ UNDER_A_CONDITION = "by hardware: it stands under a condition, which threads may
 def reason_against(kernel: ir.For, copy: CopyNest) -> str | None:
     """Return why an offered copy stays with the threads as it is scheduled, None if it need not.
 
-    Parameters
-    ----------
-    kernel
-        The kernel around the copy.
-    copy
-        A copy out of shared memory that no schedule has asked to be asynchronous.
+    - `kernel`: the kernel around the copy.
+    - `copy`: a copy out of shared memory that no schedule has asked to be asynchronous.
     """
     conditions = ir.find_all(kernel, ir.IfThenElse)
     blocks = ir.find_all(kernel, ir.SBlockRealize, lambda x: not ir.is_const(x.predicate, 1))
@@ -44,17 +40,9 @@ def is_offered(copy: CopyNest) -> bool:
 def are_apart(kernel: ir.For, copy: CopyNest) -> bool:
     """Tell whether each of a kernel's neighboring threads stores to sectors of its own.
 
-    Parameters
-    ----------
-    kernel
-        The kernel around the copy.
-    copy
-        A copy out of shared memory, which may be bound to threads.
-
-    Returns
-    -------
-    are_apart : bool
-        False where that is not known, and where the copy is not distributed to threads.
+    - `kernel`: the kernel around the copy.
+    - `copy`: a copy out of shared memory, which may be bound to threads.
+    - returns: False where that is not known, and where the copy is not distributed to threads.
     """
     store = copy.realize.block.body
     axis = ir.thread_axes(kernel).get("threadIdx.x")

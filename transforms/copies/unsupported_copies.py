@@ -25,12 +25,7 @@ def threads_may_copy(kernel: ir.For) -> bool:
 def no_mechanism(copy: CopyNest, reasons: Sequence[str]) -> LoweringError:
     """Say that nothing can make a copy in a kernel whose threads the lowering distributes.
 
-    Parameters
-    ----------
-    copy
-        The copy.
-    reasons
-        Why each mechanism cannot, the last one first to be read.
+    - `reasons`: why each mechanism cannot, the last one first to be read.
     """
     tensor = _tensor(copy)
     where = f"copy {copy.realize.block.name_hint}"
@@ -79,14 +74,8 @@ def check_roles_have_loads(
 ) -> None:
     """Refuse roles whose producer has nothing to load, since threads make all of the copies.
 
-    Parameters
-    ----------
-    kernel
-        The kernel.
-    by_threads
-        The copies that are left to threads, and why.
-    others
-        The copies that hardware makes.
+    - `by_threads`: the copies that are left to threads, and why.
+    - `others`: the copies that hardware makes.
     """
     for loop in ir.find_all(kernel, ir.For, lambda x: CONSUMERS in x.annotations):
         left = [x for x in by_threads if ir.uses_node(loop, x[0].realize) and fills_tile(x[0])]

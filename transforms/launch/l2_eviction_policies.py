@@ -30,17 +30,8 @@ def create_policies(
 ) -> tuple[list[ir.Stmt], list[ir.Var]]:
     """Make policies at a kernel's start.
 
-    Parameters
-    ----------
-    policies : dict of str to Var
-        The register of each, by the word of a load or STORES.
-    kernel : For
-        The kernel.
-
-    Returns
-    -------
-    tuple of list of Stmt and list of Var
-        What makes them, and the arrays that it takes.
+    - `policies`: the register of each, by the word of a load or STORES.
+    - returns: what makes them, and the arrays that it takes.
     """
     count = kept_end(kernel)
     if count is None:

@@ -11,9 +11,9 @@
                 if bx < 43691:
                     attr "tirx.launch_bounds_min_blocks_per_sm" = 2: ...
 
-The assembler keeps what it has computed once, a row in float32 beside its 16 bits, as long as a
-thread block has registers: with 90 of them for each of 256 threads two blocks share an SM, and
-while they wait for a barrier nothing is in flight.  Held to 64 it computes them again.
+The assembler keeps computed values, a row in float32 next to its 16 bits, as long as there are
+registers. With 90 for each of 256 threads two blocks share an SM, and while they wait for a barrier
+nothing is in flight. Held to 64 registers it computes the values again.
 
 The blocks of a cluster begin at the same time, so that what they load side by side is one long
 piece of memory: 64 KiB instead of 16 KiB make a kernel of two reads and a write up to 0.4% faster

@@ -12,7 +12,7 @@
     a slot of a ring    starts where a box may land, at a multiple of 128 bytes
 
 Rows that are no multiple of 16 bytes, such as those of a tile with a halo, are padded where TMA
-alone fills the tile; so is a tile of one panel, to whole atoms of its swizzle or to 128 bytes.
+alone fills the tile. A tile of one panel is padded to whole atoms of its swizzle or to 128 bytes.
 
 Every layout here is [panels, rows, span]: a panel is as wide as one box, and has all of the tile's
 rows. With nothing but plain loops around a copy rows stay as they are, in one panel where they fit

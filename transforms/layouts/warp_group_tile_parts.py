@@ -99,7 +99,7 @@ def fragment_stores(kernel: ir.For, tile: ir.Var) -> list[ir.BufferStore]:
 def widened(kernel: ir.For, tile: ir.Var, extents: list[int]) -> list[int]:
     """Let a tile hold all that is stored from registers, which come in whole fragments.
 
-    Of a tensor that is smaller than a tile the copy takes no more than there is.
+    If the tensor is smaller than a tile, the copy takes the tensor's elements alone.
     """
     analyzer = sym.Analyzer()
     for loop in ir.find_all(kernel, ir.For):

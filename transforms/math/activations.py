@@ -26,16 +26,10 @@ MAX_CONSTANT_ERROR = 2.0**-17  # how far constants of a program may be from thos
 class Activation:
     """A function x (1 + f(u)) / 2 that stands for what a program computes.
 
-    Attributes
-    ----------
-    form
-        As a reader would write it.
-    function
-        The name of f, which is odd.
-    inner
-        The constant of each power of x in u.
-    text
-        What is computed.
+    - `form`: as a reader would write it.
+    - `function`: the name of f, which is odd.
+    - `inner`: the constant of each power of x in u.
+    - `text`: what is computed.
     """
 
     form: str

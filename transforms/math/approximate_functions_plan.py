@@ -70,16 +70,10 @@ TANH = (0.9999998807907104, -0.33331361413002014, 0.13270974159240723, -0.047553
 class ShortFunction:
     """A pattern, its replacement, and the error of the replacement.
 
-    Attributes
-    ----------
-    form
-        As a reader would write it.
-    match
-        Returns the argument where an expression has the form, else None.
-    build
-        Makes the replacement of an argument.
-    error
-        The largest error, in parts of the exact value, and 2^-125 next to that.
+    - `form`: as a reader would write it.
+    - `match`: returns the argument where an expression has the form, else None.
+    - `build`: makes the replacement of an argument.
+    - `error`: the largest error, in parts of the exact value, and 2^-125 next to that.
     """
 
     form: str
@@ -260,16 +254,11 @@ def shorten(
 ) -> ShortValue | None:
     """Replace every form in a value that is rounded to 16 bits; None if there is none.
 
-    Parameters
-    ----------
-    value : Expr
-        What a statement stores.
-    rows : tuple of ShortFunction
-        The forms.
-    rounded_later : bool
-        Whether a value of float32, too, becomes one of 16 bits, or part of such values.
-    whole : bool
-        Whether activations are replaced as a whole where `rows` has what they are made of.
+    - `value` (Expr): what a statement stores.
+    - `rows`: the forms.
+    - `rounded_later`: whether a value of float32, too, becomes one of 16 bits, or part of such
+      values.
+    - `whole`: whether activations are replaced as a whole where `rows` has what they are made of.
     """
     is_half = ir.dtype_of(value) in HALVES
     is_rounded = isinstance(value, tirx.Cast) and is_half

@@ -81,7 +81,7 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
 def _factors(value: Any, powers: list[Any], in_sum: bool = False) -> list[tirx.Div]:
     """Return the quotients that a value is the product of: what rounds them rounds it as much.
 
-    Of sums in it those of exponentials are returned, too.
+    Quotients inside sums are returned, too, if they divide exponentials.
     """
     if isinstance(value, tirx.Mul | tirx.Add | tirx.Sub):
         in_sum = in_sum or not isinstance(value, tirx.Mul)

@@ -30,18 +30,10 @@ def is_number(value: float) -> bool:
 def horner(number: float, value: Any) -> Any | None:
     """Build a multiple of a sum of powers of one value.
 
-    Parameters
-    ----------
-    number : float
-        A factor.
-    value : Expr
-        Of float32.
-
-    Returns
-    -------
-    product : Expr or None
-        None where the value is no sum of several powers of one other, or float32 has no number for
-        a joined constant.
+    - `number`: a factor.
+    - `value` (Expr): of float32.
+    - returns (Expr or None): None where the value is no sum of several powers of one other, or
+      float32 has no number for a joined constant.
     """
     for base in _bases(value):
         powers = powers_of(value, base)

@@ -7,7 +7,7 @@
 TVM prints `hcosh`, which no header declares, or has no rule for the operation (remainders of 16
 bits): the first is an error of the compiler that names no operator, the second one inside of TVM.
 A float32 holds every value of 16 bits, so the result is that of the exact function, rounded twice.
-Of float8 CUDA has conversions alone: each operation is rounded, as those of 16 bits are.
+CUDA only converts float8: each operation is rounded, as with 16 bits.
 
 Before: any calls. After: none of these functions has an operand of 16 bits, and nothing but a
 conversion or a choice one of float8. Left alone: functions that CUDA or TVM's own header has for 16
@@ -56,10 +56,7 @@ def _is_missing(node: Any) -> bool:
 def check_float8(func: tirx.PrimFunc) -> None:
     """Refuse conversions from and to float8 that the function's chip has no instruction for.
 
-    Raises
-    ------
-    LoweringError
-        There is one.
+    - raises LoweringError: there is one.
     """
     if arch_of(func).converts_float8:
         return

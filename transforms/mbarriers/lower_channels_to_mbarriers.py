@@ -44,9 +44,9 @@ What each thread of the producer makes a part of (cp.async) it also arrives for 
         fill_slot(0, trip)                            ->        cp.async(&ring[k % 4, ...], ...)
         for chunk in range(64): cp_async(...)               cp.async.mbarrier.arrive.noinc(full[..])
 
-Without a producer role the first thread loads (before a loop: an elected lane of the first warp),
-and there is no `empty`: the order of the program, and the barriers in it, keep a slot from being
-overwritten too early.
+Without a producer role the first thread loads (before a loop: an elected lane of the first warp).
+There is no `empty` then: program order, and its barriers, keep a slot from being overwritten too
+early.
 
 Before: waits and fences are (InsertSyncs).  After: no channel, no `tma_load` without a barrier.
 Not here: offsets (merge_shared_buffers.py).

@@ -8,7 +8,7 @@
             bar.sync 7, consumers
         ...
 
-What is multiplied with them is not stored; but shared memory that was never written has no value.
+Their products are not stored, but shared memory that was never written has no value.
 Consumers write it while the first loads are under way: those of 62 of 64 rows in eight slots are
 127 KB, which took 0.3 us of 5 before them.
 
@@ -31,7 +31,7 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.op_names import SETMAXNREG, is_op
 from tvm_hopper.requests.keys import CHANNEL
 
-ZERO_FILL_BARRIER = 7  # of those that roles meet at: the numbers below 4 are role_syncs'
+ZERO_FILL_BARRIER = 7  # a named barrier; role_syncs has the numbers below 4
 
 
 def find_spare_rows(kernel: Any) -> list[tuple[ir.Var, tirx.Select]]:

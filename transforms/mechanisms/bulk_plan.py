@@ -38,14 +38,9 @@ from .mechanism import PlannedCopy
 class BulkTransfer(PlannedCopy):
     """One tile as runs.
 
-    Attributes
-    ----------
-    run
-        The loops whose iterations lie in a row at both ends, innermost first.
-    rest
-        The other loops, outermost first: a run for each of their iterations.
-    counts
-        The iterations of each loop that the predicate lets through, ints or expressions.
+    - `run`: the loops whose iterations lie in a row at both ends, innermost first.
+    - `rest`: the other loops, outermost first: a run for each of their iterations.
+    - `counts`: the iterations of each loop that the predicate lets through, ints or expressions.
     """
 
     run: tuple[ir.For, ...]

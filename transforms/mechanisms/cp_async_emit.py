@@ -7,7 +7,7 @@
         if t + turn * 32 < 48:
             cp.async(&tile[t // 8 + turn * 4, t % 8 * 8], &A[...], 16)
 
-Who makes them is known late: all threads of a kernel, or those of its producer.
+Which threads copy is known late: all threads of a kernel, or its producer's.
 """
 
 from __future__ import annotations

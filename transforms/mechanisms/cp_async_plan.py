@@ -42,15 +42,11 @@ CHUNK_BYTES = (16, 8, 4)  # PTX ISA 9.1, 9.7.9.25.3.1: `cp-size`
 class CpAsyncTransfer(PlannedCopy):
     """One tile in chunks.
 
-    Attributes
-    ----------
-    loops
-        Those of more than one iteration, outermost first; the last one runs along the chunks.
-    width
-        Elements of a chunk.
-    valid
-        How many elements of the chunk at the loops' variables are read, an int or an expression;
-        the others are zero.
+    - `loops`: those of more than one iteration, outermost first; the last one runs along the
+      chunks.
+    - `width`: elements of a chunk.
+    - `valid`: how many elements of the chunk at the loops' variables are read, an int or an
+      expression; the others are zero.
     """
 
     loops: tuple[ir.For, ...]

@@ -1,9 +1,9 @@
 """Plan TMA loads and stores: the tensor map of a copy and its boxes.
 
-The map follows the copy, not the tensor's declaration: its innermost dimension is the one that is
-contiguous in memory, wherever it is; a dimension ends where the copy's predicate says, so that
-a part of a tensor is filled with zeros, or written, up to the part's own bounds; rows and offsets
-are the tensor's.
+The map follows the copy, not the tensor's declaration. Its innermost dimension is the one that is
+contiguous in memory, wherever it is. A dimension ends where the copy's predicate says, so a part of
+a tensor is filled with zeros, or written, up to the part's own bounds. Rows and offsets are the
+tensor's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MapDim:
 class TmaTransfer(PlannedCopy):
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
-    Of several `row_dims` the first one is the outermost of the tile; one row needs none.
+    The first of several `row_dims` is the outermost of the tile; one row needs none.
     """
 
     dims: tuple[MapDim, ...]

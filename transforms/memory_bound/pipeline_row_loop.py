@@ -73,7 +73,7 @@ def _plan(loop: ir.For) -> RowPipeline | None:
 
 
 def _split(stmt: Any, at: Any) -> tuple[list[Any], list[Any], list[Any]] | None:
-    """Return what is in front of a block, it and what is behind it, and what is allocated."""
+    """Return the statements before a block, those from it on, and the allocated buffers."""
     if isinstance(stmt, ir.SBlockRealize) and stmt.block.same_as(at):
         return [], [stmt], []
     if not ir.uses_node(stmt, at):

@@ -71,12 +71,8 @@ def find_vectors(loop: ir.For, value: Any) -> tuple[Any, tuple[LaneVector, ...]]
     The value comes first: its quotients, remainders and choices on which all elements agree are
     written without the element, so that a thread computes them once.
 
-    Parameters
-    ----------
-    loop : For
-        Runs over the elements of a thread's vector.
-    value : Expr
-        What each of them is.
+    - `loop`: runs over the elements of a thread's vector.
+    - `value` (Expr): what each of them is.
     """
     elements = _Elements(loop)
     value = elements.choose_once(ir.without_carry(value, elements.lane, elements.extent))
@@ -185,7 +181,7 @@ class _Elements:
 def _choices(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     """Return the outermost loads and choices of a value, with the two sides of each choice.
 
-    What is after the first operand of `and` and `or` may not be there to load.
+    Later operands of `and` and `or` are left out: they may not be there to load.
     """
     found: list[tuple[Any, tuple[Any, ...]]] = []
 

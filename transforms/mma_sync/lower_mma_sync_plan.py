@@ -32,18 +32,11 @@ NEED = "if_then_else(in bounds, element, 0), or an element, of a tensor in globa
 class FragmentLoad:
     """A nest that fills one operand's registers.
 
-    Attributes
-    ----------
-    nest : For
-        Its outermost loop.
-    row, k : Var
-        Of its two loops, the one along the operand's rows and the one along the sum.
-    block : SBlock
-        What is inside.
-    load : TensorLoad
-        The element.
-    condition : Expr or None
-        Where there is one; else it is 0.
+    - `nest`: its outermost loop.
+    - `row`, `k`: of its two loops, the one along the operand's rows and the one along the sum.
+    - `block`: what is inside.
+    - `load`: the element.
+    - `condition` (Expr or None): where there is one; else it is 0.
     """
 
     nest: ir.For

@@ -28,14 +28,9 @@ class LoadAhead:
     It runs as many iterations ahead as its ring has slots next to the one that is read, and those
     that are left to stores and to statements that run later.
 
-    Attributes
-    ----------
-    iteration
-        What binds the number of its trip.
-    load
-        The block.
-    feeds
-        The statement that first reads rows of what it loads, for tensor cores.
+    - `iteration`: what binds the number of its trip.
+    - `load`: the block.
+    - `feeds`: the statement that first reads rows of what it loads, for tensor cores.
     """
 
     trip: tirx.Bind
@@ -99,7 +94,7 @@ def _plan_loop(loop: ir.For) -> ExpansionPlan:
     block = loop.body if isinstance(loop.body, ir.SBlockRealize) else None
     parts = tuple(ir.statements(loop.body if block is None else block.block.body))
     loads = []
-    # Those of an inner loop may be there already, ahead of it.
+    # An inner loop's first loads may already stand before it.
     for load in (x for x in parts if is_load(x) and AHEAD not in x.block.annotations):
         (call,) = find_calls(load, FILL_SLOT)
         trip = trip_variable(call)

@@ -33,16 +33,10 @@ from tvm_hopper.transforms.common.stage_annotations import parts_of, read_stages
 class Lateness:
     """The statements of a loop, and how many iterations each lags after the first that computes.
 
-    Attributes
-    ----------
-    iterations
-        0 for loads; of stores that of what writes their tile.
-    stages
-        Those that compute.
-    registers
-        Names of those by which statements of several stages are bound to one iteration.
-    reason
-        Why all iterations are 0 though the stages differ; None: there is none.
+    - `iterations`: 0 for loads; of stores that of what writes their tile.
+    - `stages`: those that compute.
+    - `registers`: names of those by which statements of several stages are bound to one iteration.
+    - `reason`: why all iterations are 0 though the stages differ; None: there is none.
     """
 
     parts: tuple[ir.Stmt, ...]

@@ -28,11 +28,11 @@ hold it: the first iteration stands before the loop.
                                                              P = f(S)
                                                          O = O + P V[7]
 
-What else runs later goes first in an iteration: one barrier between iterations is enough for what
-it reads, it does not wait for the copies of its own, and registers that the iteration before has
-left need no second version. Shared arrays have a slot for each iteration in between, and one. What
-the last iterations leave to do follows the loop. Slots that are read later are given back later
-(`release`), and loads run that much less ahead (`kept`).
+Other statements that run later go first in an iteration. One barrier between iterations is then
+enough for what they read, and they do not wait for the copies of this iteration. Registers that the
+previous iteration left need no second version. Shared arrays have a slot for each iteration in
+between, and one. What the last iterations leave to do follows the loop. Slots that are read later
+are given back later (`release`), and loads run that much less ahead (`kept`).
 
 Before: iterations are counted, roles split; `shift` says how late.  After: no `shift` is left.
 Not here: whether it can be done (late_stages.py), the barriers (insert_syncs.py).

@@ -23,23 +23,14 @@ from .late_stages import lead_of
 class SkewPlan:
     """A loop, its statements, and how many iterations behind each one is to run.
 
-    Attributes
-    ----------
-    block
-        The block of an iteration, if it allocates anything.
-    iterations
-        The variables that count the iterations of its channels, and their values.
-    channel
-        The one whose iterations count the slots of what is handed on.
-    handed_on
-        What an iteration allocates and a later one, or what follows the loop, touches: its slots, 0
-        where one is enough.
-    kept
-        For each channel whose slots are read later: how many iterations.
-    released
-        For each of them that is given back: the slot of how many iterations ago.
-    threads
-        The loop over threads of the kernel.
+    - `block`: the block of an iteration, if it allocates anything.
+    - `iterations`: the variables that count the iterations of its channels, and their values.
+    - `channel`: the one whose iterations count the slots of what is handed on.
+    - `handed_on`: what an iteration allocates and a later one, or what follows the loop, touches:
+      its slots, 0 where one is enough.
+    - `kept`: for each channel whose slots are read later: how many iterations.
+    - `released`: for each of them that is given back: the slot of how many iterations ago.
+    - `threads`: the loop over threads of the kernel.
     """
 
     loop: ir.For

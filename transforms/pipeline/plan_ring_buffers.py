@@ -25,9 +25,9 @@ pipelined, and outside of loops, it has one slot. Iterations run in the order of
 that the slots are there lets later passes move the loads ahead, or to a producer of their own. So a
 block of loads stands alone: it takes along the variables that it uses of those bound in the loop.
 
-Where roles are requested, or warp groups multiply, a producer will make all loads and hand them
-over by mbarriers: copies by cp.async are then a separate block in the same channel
-(joined_loads.py) and complete on its mbarrier instead of in groups.
+If roles are requested, or warp groups multiply, a producer makes all loads and hands them over by
+mbarriers. Copies by cp.async are then a separate block in the same channel (joined_loads.py). They
+complete on its mbarrier instead of in groups.
 
 A tile that threads write and asynchronous stores read gets the requested slots
 (`tma_store_groups_plan.py`), without consumers:

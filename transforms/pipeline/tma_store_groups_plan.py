@@ -34,18 +34,11 @@ from tvm_hopper.transforms.common.stage_annotations import parts_of, read_stages
 class StoreRing:
     """A tile that is stored from, and its ring of slots.
 
-    Attributes
-    ----------
-    number
-        Of the ring, counted on from those of channels.
-    tile
-        What threads write, and what asynchronous operations read.
-    stores
-        The blocks of these operations.
-    loops
-        The loops around the block that allocates the tile, the outermost first.
-    num_slots
-        More than one.
+    - `number`: of the ring, counted on from those of channels.
+    - `tile`: what threads write, and what asynchronous operations read.
+    - `stores`: the blocks of these operations.
+    - `loops`: the loops around the block that allocates the tile, the outermost first.
+    - `num_slots`: more than one.
     """
 
     number: int

@@ -34,16 +34,10 @@ from tvm_hopper import ir
 class ThreadElements:
     """A thread's elements of a register array.
 
-    Attributes
-    ----------
-    buffer
-        The array of all threads' elements.
-    start
-        The number of the thread's first element.
-    steps
-        Distance and count of elements on each new axis, the largest distance first.
-    ranges
-        Extents of the kernel's loops, as an analyzer knows them.
+    - `buffer`: the array of all threads' elements.
+    - `start`: the number of the thread's first element.
+    - `steps`: distance and count of elements on each new axis, the largest distance first.
+    - `ranges`: extents of the kernel's loops, as an analyzer knows them.
     """
 
     buffer: ir.Var

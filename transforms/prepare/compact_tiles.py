@@ -9,10 +9,10 @@
         for i, j in grid(128, 64): if bx * 128 + i < m: tile[i, j] = R[bx * 128 + i, j]
 
 Stock CompactBufferAllocation finds a tile's place under a predicate where extents have 32 bits, and
-keeps the tensor's extent where they have 64, as those of a Relax model have.  Where a value has a
-condition beside the predicate (`if_then_else(bx * 64 + j < 36, ..)`, of a product whose columns do
-not divide) it finds the place and keeps the extent, also of registers: (64, 128) for (64, 64).  It
-sizes registers that several blocks share for all threads: (2, 256, 8) for (2, 1, 8).
+keeps the tensor's extent where they have 64, as those of a Relax model have. A value may have a
+condition next to the predicate (`if_then_else(bx * 64 + j < 36, ..)`, where a product's columns do
+not divide). There it finds the place but keeps the extent, also of registers: (64, 128) for (64,
+64). It sizes registers that several blocks share for all threads: (2, 256, 8) for (2, 1, 8).
 
 What TVM's places of buffers leave in indices is then simplified (simplify_index_bounds.py), and
 sums are divided term by term (simplify_digits.py).

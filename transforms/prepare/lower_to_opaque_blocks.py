@@ -78,14 +78,9 @@ def stage_pass(
 ) -> Pass:
     """Return a pass that runs others in order, on a schedule or after another stage.
 
-    Parameters
-    ----------
-    name : str
-        Of the pass, without the prefix.
-    passes : sequence of callable
-        Makers of the passes. They see the functions that carry our mark.
-    request : StageRequest, optional
-        Writes requests into each function, before anything else.
+    - `name`: of the pass, without the prefix.
+    - `passes`: makers of the passes. They see the functions that carry our mark.
+    - `request`: writes requests into each function, before anything else.
     """
 
     def apply(mod: tvm.IRModule, _: PassContext) -> tvm.IRModule:

@@ -48,17 +48,7 @@ class Exchange(ClusterExchange):
         warp: Any,
         lane: Any,
     ) -> list[ir.Stmt]:
-        """Let a warp send its values to each thread block, one lane to each; wait for all others'.
-
-        Parameters
-        ----------
-        one : ThreadReduction
-            Its results are alike in all lanes.
-        places : list of (Var, list)
-            For each of them the shared array, and the first indices of its row.
-        warp, lane
-            Numbers of the thread.
-        """
+        """Let a warp send its values (`send_async`), and wait for those of all others."""
         number = self._number(one)
         return [
             *([ir.seq(cluster.wait())] if number == 0 else []),

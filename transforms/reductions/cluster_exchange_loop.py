@@ -95,19 +95,7 @@ class LoopExchange(ClusterExchange):
         warp: Any,
         lane: Any,
     ) -> list[ir.Stmt]:
-        """Let a warp store its values to each thread block, one lane to each; wait for all others'.
-
-        Parameters
-        ----------
-        kernel : For
-            Where it is.
-        one : ThreadReduction
-            Its results are alike in all lanes.
-        places : list of (Var, list)
-            For each of them the shared array, and the first indices of its row.
-        warp, lane
-            Numbers of the thread.
-        """
+        """Let a warp store its values (`send_async`), and wait for those of all others."""
         assert one.cluster is not None
         number = self._number(one)
         barrier = self._barrier(self.rooms * number + one.turn)
@@ -162,16 +150,11 @@ def send_async(
 ) -> list[ir.Stmt]:
     """Let a warp store its values to each thread block, one lane to each, and tell a barrier there.
 
-    Parameters
-    ----------
-    one : ThreadReduction
-        Its results are alike in all lanes.
-    places : list of (Var, list)
-        For each of them the shared array, and the first indices of its row.
-    warp, lane
-        Numbers of the thread.
-    barrier : PrimExpr
-        Where it is in this thread block.
+    - `one`: its results are alike in all lanes.
+    - `places` (list of (Var, list)): for each of them the shared array, and the first indices of
+      its row.
+    - `warp`, `lane`: numbers of the thread.
+    - `barrier` (PrimExpr): where it is in this thread block.
     """
     assert one.cluster is not None
     own = one.cluster.loop_var

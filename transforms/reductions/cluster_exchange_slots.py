@@ -31,14 +31,9 @@ RESERVED_BYTES = 512  # for alignment, and for the partial sums of warps
 def in_turns(one: ThreadReduction, loops: list[ir.For], is_alone: bool) -> ThreadReduction:
     """Return the slot of a reduction in an iteration of the loops around it.
 
-    Parameters
-    ----------
-    one : ThreadReduction
-        The reduction.
-    loops : list of For
-        Outermost first.
-    is_alone : bool
-        Whether no other one has the same loop: then two slots keep two iterations apart.
+    - `one`: the reduction.
+    - `loops`: outermost first.
+    - `is_alone`: whether no other one has the same loop: then two slots keep two iterations apart.
     """
     if not loops:
         return one
@@ -59,14 +54,7 @@ def give_rooms(
 ) -> tuple[ThreadReduction, ...]:
     """Give each cluster reduction in a row loop as many slots as there is space for.
 
-    Parameters
-    ----------
-    kernel : For
-        Where they are.
-    plan : sequence of ThreadReduction
-        All of its reductions.
-    arch : Arch
-        The target architecture.
+    - `plan`: all of its reductions.
     """
     far = [x for x in plan if x.cluster is not None and x.trip is not None]
     rooms = count_rooms(kernel, far, arch) if far else SLOTS
@@ -77,14 +65,7 @@ def give_rooms(
 def count_rooms(kernel: ir.For, far: Sequence[ThreadReduction], arch: Arch) -> int:
     """Return how many slots such reductions have: a power of two.
 
-    Parameters
-    ----------
-    kernel : For
-        Where they are.
-    far : sequence of ThreadReduction
-        The cluster reductions in row loops.
-    arch : Arch
-        The target architecture.
+    - `far`: the cluster reductions in row loops.
     """
     arrays = [x for y in ir.find_all(kernel, ir.SBlock) for x in y.alloc_buffers if ir.is_shared(x)]
     if not arrays:

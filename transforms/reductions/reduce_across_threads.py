@@ -21,9 +21,9 @@ butterfly.
 
 Rows of 32 threads and less, a power of two, need no shared memory.
 
-The only reduction of a row loop has two slots, used alternately: a warp that
-stores the next row's value has seen all warps after the barrier of this one, and one that still
-reads the last row's value has its own.  Of several in a loop each waits for the others' barriers.
+The only reduction of a row loop has two slots, used alternately. A warp that stores the next row's
+value has passed this row's barrier after all warps, and a warp that still reads the last row's
+value reads the other slot. Several reductions of a loop wait for one another's barriers.
 
 Rows that a cluster shares are split over its blocks first (split_rows_across_cluster.py), and a
 mean and the squares around it become one reduction (fuse_mean_and_variance.py).

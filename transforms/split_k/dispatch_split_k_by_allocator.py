@@ -58,14 +58,9 @@ MODE_WITH_ALLOCATOR = {BY_CALLER: BY_KERNELS, BY_TURNS: IN_TURNS}
 class SplitKDispatch:
     """A loop over parts of a sum, and how many blocks of a cluster share it otherwise.
 
-    Attributes
-    ----------
-    loop
-        Over the parts.
-    steps
-        The loop right inside of it; None where a cluster has a block for each part.
-    blocks
-        Of a cluster.
+    - `loop`: over the parts.
+    - `steps`: the loop right inside of it; None where a cluster has a block for each part.
+    - `blocks`: of a cluster.
     """
 
     loop: ir.For

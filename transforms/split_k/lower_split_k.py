@@ -17,8 +17,8 @@
         for g in range(3): D[..., 3 * rank + g] = f(acc[4 * g : 4 * g + 4])
         cluster barrier: wait                               until no block reads this one's memory
 
-Where blocks of several tiles load for one another each part has as many, on the same axis: block
-`b` of the cluster computes part `b // 2` of tile `b % 2`, and reads the sums of its tile alone.
+If blocks of several tiles load for one another, each part has as many, on the same axis. Block `b`
+of the cluster computes part `b // 2` of tile `b % 2`, and reads the sums of its tile alone.
 
 Loops whose iterations meet in atomic reductions alone go to the grid before
 (bind_reduction_loop_to_grid.py).

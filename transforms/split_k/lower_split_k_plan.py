@@ -32,26 +32,17 @@ MOST_ELEMENTS = 1 << 12  # of an accumulator's accesses that are enumerated
 class ClusterSum:
     """A loop whose iterations the blocks of a cluster share, and who stores what of the sum.
 
-    Attributes
-    ----------
-    loop
-        Over the parts of the sum, one for each block.
-    accumulator
-        Registers, numbered along the only dimension.
-    start
-        The statements that set the initial value, which the first part alone begins with.
-    stores
-        The statements after the loop that read the sum, in order.
-    shares
-        For each of `stores` the loop whose iterations are distributed, and the registers that one
-        of them reads where the loop's variable is 0, with the step from one iteration to the next.
-    next to
-        The loop over blocks of other tiles that load for one another, if there is one: each part
-        has as many.
-    way
-        How the parts are added, a value of `across_cluster`.
-    num_sharers
-        Blocks that share the stores of a tile; 0: as many as the parts.
+    - `loop`: over the parts of the sum, one for each block.
+    - `accumulator`: registers, numbered along the only dimension.
+    - `start`: the statements that set the initial value, which the first part alone begins with.
+    - `stores`: the statements after the loop that read the sum, in order.
+    - `shares`: for each of `stores` the loop whose iterations are distributed, and the registers
+      that one of them reads where the loop's variable is 0, with the step from one iteration to the
+      next.
+    - `next to`: the loop over blocks of other tiles that load for one another, if there is one:
+      each part has as many.
+    - `way`: how the parts are added, a value of `across_cluster`.
+    - `num_sharers`: blocks that share the stores of a tile; 0: as many as the parts.
     """
 
     loop: ir.For
@@ -249,7 +240,7 @@ def _registers(
 ) -> tuple[tuple[int, ...], int] | None:
     """Return what one iteration of a loop reads of the sum, and the step to the next, if even.
 
-    Of loops around it, all iterations.
+    It covers all iterations of the loops around it.
     """
     if ir.static_int(loop.extent) is None or int(loop.extent) < 2 or not ir.is_const(loop.min, 0):
         return None

@@ -42,16 +42,10 @@ AXIS = "blockIdx.z"
 class AtomicSplitK:
     """A split-K loop, the statements around it, and the blocks that store the sum.
 
-    Attributes
-    ----------
-    loop
-        Over the parts.
-    block
-        What each thread block executes: the initial value, the loop, the stores.
-    before, after
-        Its statements.
-    copies
-        The blocks that copy tiles to the outputs.
+    - `loop`: over the parts.
+    - `block`: what each thread block executes: the initial value, the loop, the stores.
+    - `before`, `after`: its statements.
+    - `copies`: the blocks that copy tiles to the outputs.
     """
 
     loop: ir.For

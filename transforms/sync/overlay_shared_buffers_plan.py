@@ -39,7 +39,7 @@ from .sync_items import flatten
 def plan_overlays(kernel: ir.For, arch: Arch) -> tuple[Overlay, ...]:
     """Return the pairs that must share bytes for a kernel's arrays to fit.
 
-    Those that do meet, if that is all that has to be known to place them.
+    If the pairs that overlap are enough to place the arrays, only these are returned.
 
     Empty if they fit next to each other, if even overlays do not suffice, and if pairs
     are planned already.

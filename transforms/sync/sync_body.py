@@ -181,8 +181,8 @@ class BodyReader:
             return self._loop(stmt)
         if isinstance(stmt, ir.IfThenElse):
             if _is_ahead(stmt):
-                # For the engine the copy is made only if it is read. What it places in
-                # front of the copy is relied on in every iteration: it is before the condition.
+                # The engine takes the copy to run only if it is read. Syncs that it places
+                # before the copy count in every iteration: they are before the condition.
                 return Item(stmt, self._operation(stmt.then_case.block))
             uniform = not self._varies(stmt.condition)
             bodies = [stmt.then_case, *([] if stmt.else_case is None else [stmt.else_case])]
@@ -280,7 +280,7 @@ class BodyReader:
     def _is_apart(self, stmt: ir.Stmt, buffer: ir.Var, owned: bool) -> bool:
         """Tell whether no two iterations or threads store to one element of a buffer.
 
-        Of what is `owned` no two threads touch one element; iterations of a thread may.
+        `owned`: no two threads touch one element, but iterations of a thread may.
         """
         stores = ir.find_all(stmt, ir.BufferStore, lambda x: x.buffer.same_as(buffer))
         if ir.find_all(stmt, tirx.Bind):

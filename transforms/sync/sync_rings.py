@@ -38,7 +38,7 @@ def find_rings(kernel: Any) -> RingNames:
     proxies: dict[str, Proxy] = {}
     for number, rings, proxy in _find_filled(kernel):
         channels.setdefault(number, []).extend(rings)
-        # What a channel fills at once is one to the engine, and waited for once.
+        # The rings that a channel fills at once are one ring to the engine, with one wait.
         name = f"{rings[0].name}#{number}"
         slots.setdefault(name, int(rings[0].shape[0]))
         proxies.setdefault(name, proxy)

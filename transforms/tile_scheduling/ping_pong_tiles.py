@@ -52,16 +52,10 @@ def take_turns(
 ) -> ir.Stmt:
     """Build the loop of a set over its tiles.
 
-    Parameters
-    ----------
-    branch
-        One of `find_turns`.
-    num_tiles
-        Of the thread block.
-    count_on
-        Counts iterations on from tile to tile, given statements and the tile.
-    place
-        Names rows and columns of a tile, given statements and the tile.
+    - `branch`: one of `find_turns`.
+    - `num_tiles`: of the thread block.
+    - `count_on`: counts iterations on from tile to tile, given statements and the tile.
+    - `place`: names rows and columns of a tile, given statements and the tile.
     """
     block = _work(branch)
     assert block is not None, "a branch of find_turns has work"

@@ -72,18 +72,12 @@ def stream_loop(
 ) -> ir.Stmt:
     """Build a role's loop over the output tiles of which a thread block computes steps.
 
-    Parameters
-    ----------
-    work
-        What the role does for one tile.
-    plan
-        The shares.
-    block, thread
-        Numbers of the thread block and of the thread.
-    sums
-        What blocks hand on.
-    place
-        Names rows and columns of a tile, given statements and the place in the order of all tiles.
+    - `work`: what the role does for one tile.
+    - `plan`: the shares.
+    - `block`, `thread`: numbers of the thread block and of the thread.
+    - `sums`: what blocks hand on.
+    - `place`: names rows and columns of a tile, given statements and the place in the order of all
+      tiles.
     """
     binds: list[tirx.Bind] = []
     steps, whole = tirx.IntImm("int32", plan.steps), plan.whole

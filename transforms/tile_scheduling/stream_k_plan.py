@@ -33,12 +33,8 @@ MOST_STEPS = (1 << 31) - 1  # of all tiles: iterations have 32 bits
 class TileStream:
     """Shares of `tiles` output tiles of `steps` steps each for `blocks` thread blocks.
 
-    Attributes
-    ----------
-    accumulator
-        Registers of a tile's sum.
-    split
-        The branch between the producer, of threads below a number, and consumers.
+    - `accumulator`: registers of a tile's sum.
+    - `split`: the branch between the producer, of threads below a number, and consumers.
     """
 
     tiles: int

@@ -4,8 +4,8 @@
                                                            "tvm_hopper.turns": 2}):
 
 One set multiplies while the other one stores ("ping-pong"). Consumer groups use the ring slots in
-tile order, so the loads of only one pipelined loop may be shared: a set that waited for a slot
-before its turn could not tell its phase from the one two rounds ago.
+tile order, so the loads of only one pipelined loop may be shared. A group that waited for a slot
+too early could not tell its phase from the one two rounds ago.
 """
 
 from __future__ import annotations
@@ -37,18 +37,11 @@ def check_turns(
 ) -> None:
     """Refuse ping-pong if consumer groups share more than the slots of one loop.
 
-    Parameters
-    ----------
-    kernel
-        With the request.
-    loops
-        Its pipelined ones.
-    consumers
-        Warp groups of one set.
-    by_groups
-        Whether warp groups multiply.
-    body
-        What the threads run.
+    - `kernel`: with the request.
+    - `loops`: its pipelined ones.
+    - `consumers`: warp groups of one set.
+    - `by_groups`: whether warp groups multiply.
+    - `body`: what the threads run.
     """
     columns = ir.thread_axes(kernel)["blockIdx.x"]
     turns = int(columns.annotations[TURNS])

@@ -88,7 +88,7 @@ def _used(parts: list[Any]) -> list[Any]:
 def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = share(part.body, keep, plan, is_producer)
-        # What has been requested, and by whom, is served; the rest is refused later on.
+        # These requests are served here; others are refused later on.
         served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
         served |= {IN_ORDER} if is_producer else set()
         notes = {k: v for k, v in part.annotations.items() if k not in served}

@@ -156,7 +156,7 @@ def emit_release(
     pending = max(pending, int(loads[0].block.annotations.get(RESERVED_SLOTS, 0)))
     elected = (thread % unit).equal(0)
     if pending:
-        # What was left in flight after another set's tile that set gives back.
+        # Each set of consumers releases the slots that it left in flight after its own tile.
         count = trip if plan.turns == 1 else _within(plan, trip)
         elected = tirx.And(elected, count >= pending)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))

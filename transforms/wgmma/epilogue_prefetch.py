@@ -9,10 +9,10 @@
     for k in ...: mma(acc, ...)
     for g, h, e: D[row(h), n + col(g, e)] = acc[4 g + 2 h + e] + ahead[2 g + e]
 
-Used by LowerWgmma. Behind the sum the tensor cores would wait for memory; before it nothing
-waits, and two elements of 16 bits share a register. Where an accumulator leaves too few of these,
-loads stay where they are; so they do where two neighbours may be in bounds apart, where the program
-itself chooses whether to load (`if_then_else(j < 100, bias[j], 0)`), and of rows, of which a thread
+Used by LowerWgmma. After the sum the tensor cores would wait for memory; before it nothing waits,
+and two elements of 16 bits share a register. Loads stay where they are if the accumulator leaves
+too few registers, or if one of two neighbours may be out of bounds. So do loads that the program
+itself makes a choice (`if_then_else(j < 100, bias[j], 0)`), and loads of rows, of which a thread
 has few.
 """
 

@@ -28,14 +28,10 @@ COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 class RowBounds:
     """RowBounds that rows have, and the store that compares with them.
 
-    Attributes
-    ----------
-    store
-        The statement, in terms of `place`, a row of a thread, and `step`, a column of it.
-    registers
-        For each bound its registers, one for each row of a thread.
-    values
-        For each bound what it is, in terms of the nest's row and of a thread's first column.
+    - `store`: the statement, in terms of `place`, a row of a thread, and `step`, a column of it.
+    - `registers`: for each bound its registers, one for each row of a thread.
+    - `values`: for each bound what it is, in terms of the nest's row and of a thread's first
+      column.
     """
 
     store: ir.BufferStore

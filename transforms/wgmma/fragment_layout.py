@@ -67,14 +67,9 @@ class RowLayout:
 class FragmentTile:
     """A local buffer of the program that a warp group holds in registers.
 
-    Attributes
-    ----------
-    buffer
-        As the program indexes it, by rows and columns.
-    registers
-        The registers of one thread that hold it.
-    dtype
-        Type of an element in its register: a sum may be wider than its buffer.
+    - `buffer`: as the program indexes it, by rows and columns.
+    - `registers`: the registers of one thread that hold it.
+    - `dtype`: type of an element in its register: a sum may be wider than its buffer.
     """
 
     buffer: ir.Var

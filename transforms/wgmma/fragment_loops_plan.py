@@ -109,7 +109,7 @@ class FragmentNest:
         return self.realize.block.body.buffer
 
     def read_of(self, load: ir.TensorLoad) -> ColumnRead | None:
-        """Return which columns a load means; None of whole accumulators."""
+        """Return which columns a load reads, None if it reads whole accumulators."""
         known = dict(self.reads)
         return next((known[str(x)] for x in load.indices if str(x) in known), None)
 
@@ -252,7 +252,7 @@ def _gathered(
     (column,) = columns
     row, start = _row_of(rows, first, nest)
     may_be_part = ir.is_shared(realize.block.body.buffer)
-    # Of fewer rows than a tile has TVM moves no more loops to the tile.
+    # With fewer rows than a tile has, TVM moves no more loops to the tile.
     few_rows = ir.is_const(start, 0) and (ir.static_int(row.extent) or sides[0]) < sides[0]
     whole = few_rows or _takes(row, start, sides[0], STEPS[0], may_be_part)
     if ir.depends_on(start, [x.loop_var for x in axes]) or not whole:

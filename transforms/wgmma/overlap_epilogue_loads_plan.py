@@ -25,21 +25,13 @@ RESERVED_REGISTERS = 40  # registers of a thread next to the accumulator and wha
 class WideVector:
     """A vector that is held in pairs, and what becomes of it.
 
-    Attributes
-    ----------
-    pairs
-        The registers.
-    wide
-        Those of float32 that take their place after the sum.
-    loaded
-        The statement that loads them, before the sum; None if that has to stay there.
-    names, held
-        The statements that keep pairs together until they are read: another name for the
-        registers, and a loop.
-    reads
-        What is computed from single elements of them, with the element that is read.
-    factor
-        What an element is multiplied with wherever it is read.
+    - `pairs`: the registers.
+    - `wide`: those of float32 that take their place after the sum.
+    - `loaded`: the statement that loads them, before the sum; None if that has to stay there.
+    - `names`, `held`: the statements that keep pairs together until they are read: another name for
+      the registers, and a loop.
+    - `reads`: what is computed from single elements of them, with the element that is read.
+    - `factor`: what an element is multiplied with wherever it is read.
     """
 
     pairs: ir.Var

@@ -23,16 +23,10 @@ from tvm_hopper.errors import cannot_lower
 class HeldTile:
     """A local buffer that warp groups hold in registers.
 
-    Attributes
-    ----------
-    buffer
-        As the program indexes it.
-    sides
-        Rows and columns of a warp group.
-    like
-        The accumulator of the product whose layout it has: of a product its own.
-    is_rows
-        Whether it has an element for each row.
+    - `buffer`: as the program indexes it.
+    - `sides`: rows and columns of a warp group.
+    - `like`: the accumulator of the product whose layout it has: of a product its own.
+    - `is_rows`: whether it has an element for each row.
     """
 
     buffer: ir.Var

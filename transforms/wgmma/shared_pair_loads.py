@@ -43,14 +43,9 @@ def load_pair(
 ) -> SharedPair | None:
     """Plan the load of what two values read of a shared tile; None if it is no aligned pair.
 
-    Parameters
-    ----------
-    value
-        Of an element, as the program has it.
-    at
-        Returns what the program's variables are at a row and a column.
-    first
-        The value of the first of the two.
+    - `value`: of an element, as the program has it.
+    - `at`: returns what the program's variables are at a row and a column.
+    - `first`: the value of the first of the two.
     """
     (loads, firsts) = (_shared(x) for x in (value, first))
     if len(loads) != 1:

@@ -16,15 +16,10 @@ from tvm_hopper.facts.dtypes import dtype_bytes
 class AffineAccess:
     """A load or a store of one element in perfectly nested loops.
 
-    Attributes
-    ----------
-    buffer
-        What is touched.
-    indices
-        One for each dimension of the buffer, in elements.
-    loops
-        The loops of the nest, outermost first. Loops around the nest are no part of it: their
-        variables are constants here.
+    - `buffer`: what is touched.
+    - `indices`: one for each dimension of the buffer, in elements.
+    - `loops`: the loops of the nest, outermost first. Loops around the nest are no part of it:
+      their variables are constants here.
     """
 
     buffer: ir.Var

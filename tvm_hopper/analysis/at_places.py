@@ -33,17 +33,9 @@ OPERATIONS = {
 def at_places(expr: Any, values: Mapping[ir.Var, Any]) -> Any:
     """Return the values of an expression, an array like those of its variables.
 
-    Parameters
-    ----------
-    expr : expression
-        Of integers; a comparison of such is true or false.
-    values : mapping
-        Of each variable an array, all of one shape.
-
-    Raises
-    ------
-    KeyError
-        For another variable, or another operation.
+    - `expr` (expression): of integers; a comparison of such is true or false.
+    - `values` (mapping): of each variable an array, all of one shape.
+    - raises KeyError: for another variable, or another operation.
     """
     if isinstance(expr, ir.Var):
         return values[expr]

@@ -22,12 +22,9 @@ MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
 class Bounds:
     """Bounds of indices that a predicate implies.
 
-    Attributes
-    ----------
-    below
-        For each index an exclusive upper bound, None for an index that the predicate leaves alone.
-    from_zero
-        For each index whether the predicate says that it is not negative.
+    - `below`: for each index an exclusive upper bound, None for an index that the predicate leaves
+      alone.
+    - `from_zero`: for each index whether the predicate says that it is not negative.
     """
 
     below: tuple[Any, ...]
@@ -41,21 +38,12 @@ def find_bounds(
 
     Needed where hardware fills by the bounds of a tensor map: any other predicate would be dropped.
 
-    Parameters
-    ----------
-    condition : Expr
-        The predicate, a conjunction.
-    indices : tuple of Expr
-        What may be bounded.
-    shape : tuple of Expr
-        The bounds that are tried first, since they may be spelled in ways that need a proof.
-    loops : tuple of For
-        The loops around; no bound depends on their variables.
-
-    Returns
-    -------
-    bounds : Bounds or None
-        Of each index.
+    - `condition` (Expr): the predicate, a conjunction.
+    - `indices` (tuple of Expr): what may be bounded.
+    - `shape` (tuple of Expr): the bounds that are tried first, since they may be spelled in ways
+      that need a proof.
+    - `loops`: the loops around; no bound depends on their variables.
+    - returns: the bounds of each index.
     """
     analyzer = sym.Analyzer()
     for loop in loops:

@@ -27,14 +27,9 @@ from tvm_hopper import ir
 class Box:
     """Loops over the elements of a buffer that a nest stores.
 
-    Attributes
-    ----------
-    loop_vars
-        One for each dimension of the buffer, from 0.
-    extents
-        Of the loops; 1 where the nest stays at one place.
-    base
-        Where the box begins, an index for each dimension.
+    - `loop_vars`: one for each dimension of the buffer, from 0.
+    - `extents`: of the loops; 1 where the nest stays at one place.
+    - `base`: where the box begins, an index for each dimension.
     """
 
     loop_vars: tuple[ir.Var, ...]
@@ -69,16 +64,10 @@ def find_box(
 ) -> Box | None:
     """Return the box that iterations of some loops fill, each element once; None if not proven.
 
-    Parameters
-    ----------
-    indices : sequence of expression
-        Of the store, one for each dimension.
-    loops : sequence of For
-        Loops and thread axes of the nest, from 0; any other variable is a constant.
-    names : sequence of str
-        For the variables of the box, one for each dimension.
-    predicate : expression
-        Under which an iteration stores.
+    - `indices` (sequence of expression): of the store, one for each dimension.
+    - `loops`: loops and thread axes of the nest, from 0; any other variable is a constant.
+    - `names`: for the variables of the box, one for each dimension.
+    - `predicate` (expression): under which an iteration stores.
     """
     extents = [ir.static_int(loop.extent) for loop in loops]
     if None in extents or not all(ir.is_const(loop.min, 0) for loop in loops):
@@ -137,7 +126,7 @@ def _size_of(total: Any) -> int | None:
 def _of_nest(condition: Any, loops: Sequence[ir.For]) -> Any:
     """Return the terms of a condition that are about the nest's loops and nothing else.
 
-    What cuts a tile where its tensor ends depends on where the tile lies, and the box does not.
+    A tensor's end cuts tiles by where they lie, on which the box does not depend.
     """
     variables = [x.loop_var for x in loops]
 

@@ -86,14 +86,9 @@ class _Reached:
 def read_columns(value: Any, is_own: Callable[[Any], bool], loop: ir.For) -> ColumnReads:
     """Find out which columns of an accumulator a statement reads, for each of its own.
 
-    Parameters
-    ----------
-    value : expression
-        What is computed.
-    is_own : callable
-        Selects the loads of accumulators; the last index is a column.
-    loop : For
-        The loop over columns, from 0 on.
+    - `value` (expression): what is computed.
+    - `is_own` (callable): selects the loads of accumulators; the last index is a column.
+    - `loop`: the loop over columns, from 0 on.
     """
     reads, choices = _reached(value, is_own, loop)
     extent = ir.static_int(loop.extent) or 0

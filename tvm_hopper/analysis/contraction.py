@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
+from tvm_hopper.facts.dtypes import FP8_DTYPES, HALF_DTYPES, OPERAND_DTYPES, exact_dtypes
 
 from .updates import is_element
 
@@ -32,14 +32,9 @@ CASTS_NEEDED = (
 class Factor:
     """One factor of a product, as it is written.
 
-    Attributes
-    ----------
-    expr
-        The whole expression.
-    casts
-        Types that it is cast to, the outermost first.
-    load
-        The load without its casts; None if the factor is computed inside the product.
+    - `expr`: the whole expression.
+    - `casts`: types that it is cast to, the outermost first.
+    - `load`: the load without its casts; None if the factor is computed inside the product.
     """
 
     expr: Any
@@ -68,17 +63,10 @@ class Product:
     def changed_values(self, accumulator: str) -> str:
         """Name the first cast that can change a value: the hardware multiplies operands as stored.
 
-        Parameters
-        ----------
-        accumulator : str
-            Type of the sum, to which the product may be cast.
-
-        Returns
-        -------
-        found : str
-            What is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
-            there is no such cast. A factor of a type that is no operand's is not checked: such a
-            type is refused by itself.
+        - `accumulator`: type of the sum, to which the product may be cast.
+        - returns: what is there, for an error message; `CASTS_NEEDED` says what is needed. Empty if
+          there is no such cast. A factor of a type that is no operand's is not checked: such a type
+          is refused by itself.
         """
         judged = [(f"the product {self.expr}", self.casts, accumulator)]
         for factor in self.factors:
@@ -87,8 +75,9 @@ class Product:
                 if (dtype := ir.dtype_of(tensor)) in OPERAND_DTYPES:
                     judged.append((f"operand {tensor.name}", factor.casts, dtype))
         for what, casts, dtype in judged:
+            halves = HALF_DTYPES if dtype in FP8_DTYPES else ()
             for cast in casts:
-                if cast not in (dtype, *exact_dtypes(dtype)):
+                if cast not in (dtype, *exact_dtypes(dtype), *halves):
                     return f"{what} cast to {cast}, which can change its value"
         return ""
 
@@ -97,16 +86,10 @@ class Product:
 class Sides:
     """Variables of a product by what moves with them, each group in the order given.
 
-    Attributes
-    ----------
-    left, right
-        They move the output and one of the factors.
-    reduction
-        They move both factors and not the output.
-    batch
-        They move the output and both factors.
-    rest
-        They move one factor alone, the output alone, or nothing.
+    - `left`, `right`: they move the output and one of the factors.
+    - `reduction`: they move both factors and not the output.
+    - `batch`: they move the output and both factors.
+    - `rest`: they move one factor alone, the output alone, or nothing.
     """
 
     left: tuple[Any, ...]
@@ -120,14 +103,9 @@ class Sides:
 class Contraction:
     """A statement that adds products to an element of a tensor.
 
-    Attributes
-    ----------
-    store
-        The statement.
-    products
-        What it adds, in the order of the sum; at least one.
-    initial
-        Value that the sum starts from, of the block's own `init`; None if it has none.
+    - `store`: the statement.
+    - `products`: what it adds, in the order of the sum; at least one.
+    - `initial`: value that the sum starts from, of the block's own `init`; None if it has none.
     """
 
     store: Any
@@ -147,22 +125,10 @@ class Contraction:
     def sides(self, variables: Sequence[Any], product: Product | None = None) -> Sides:
         """Sort variables by what they move.
 
-        Parameters
-        ----------
-        variables : sequence of Var
-            Loop or iteration variables.
-        product : Product, optional
-            The product to look at, both of its factors loads; None: the first.
-
-        Returns
-        -------
-        sides : Sides
-            `left` goes with the first factor, `right` with the second.
-
-        Raises
-        ------
-        ValueError
-            A factor is computed inside the product.
+        - `variables` (sequence of Var): loop or iteration variables.
+        - `product`: the product to look at, both of its factors loads; None: the first.
+        - returns: `left` goes with the first factor, `right` with the second.
+        - raises ValueError: a factor is computed inside the product.
         """
         first, second = (product or self.products[0]).loads
         if first is None or second is None:
@@ -189,18 +155,10 @@ class Contraction:
 def find_contraction(statement: Any, init: Any = None) -> Contraction | None:
     """Split `C[...] = C[...] + x * y` into its parts.
 
-    Parameters
-    ----------
-    statement : Stmt
-        The body of a block.
-    init : Stmt, optional
-        The block's initial statement.
-
-    Returns
-    -------
-    contraction : Contraction or None
-        None for every other statement: it is no store, does not add to its own element exactly
-        once, or adds something that is no product after casts.
+    - `statement` (Stmt): the body of a block.
+    - `init` (Stmt): the block's initial statement.
+    - returns: None for every other statement: it is no store, does not add to its own element
+      exactly once, or adds something that is no product after casts.
     """
     if not isinstance(statement, ir.BufferStore):
         return None

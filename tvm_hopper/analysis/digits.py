@@ -20,10 +20,8 @@ def find_runs(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the dimensions in runs, each of which the indices walk through as through one.
 
-    Parameters
-    ----------
-    indices, shape, strides
-        Of the access and its tensor, for each dimension; strides in elements.
+    - `indices`, `shape`, `strides`: of the access and its tensor, for each dimension; strides in
+      elements.
     """
     runs: list[tuple[int, ...]] = []
     first = 0
@@ -54,7 +52,8 @@ def merge(indices: Sequence[Any], shape: Sequence[Any]) -> Any:
     """Return the index along several dimensions, each of a given extent, made one."""
     first, *rest = indices
     for index, extent in zip(rest, shape[1:], strict=True):
-        first = first * ir.cast_like(extent, first) + ir.cast_like(index, first)
+        if not ir.is_const(extent, 1):  # along which an index is 0
+            first = first * ir.cast_like(extent, first) + ir.cast_like(index, first)
     return ir.simplify(first)
 
 

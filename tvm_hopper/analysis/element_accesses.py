@@ -33,17 +33,11 @@ SYMBOL = 4096  # stands for an extent that is known at run time only
 class ElementAccess:
     """A tensor that is accessed element by element.
 
-    Attributes
-    ----------
-    tensor : str
-        Its name.
-    num_bytes : int
-        Bytes that a thread accesses at once.
-    fetched : int
-        Bytes of memory after each access: no more than a sector, fewer where a thread's elements
-        are neighbors.
-    is_store : bool
-        It is written.
+    - `tensor`: its name.
+    - `num_bytes`: bytes that a thread accesses at once.
+    - `fetched`: bytes of memory after each access: no more than a sector, fewer where a thread's
+      elements are neighbors.
+    - `is_store`: it is written.
     """
 
     tensor: str
@@ -71,15 +65,10 @@ def find_element_accesses(
 ) -> list[ElementAccess]:
     """Return the arguments of a function that a kernel's threads access element by element.
 
-    Parameters
-    ----------
-    kernel : For
-        Where vectors are loops yet.
-    arguments : list of buffer
-        The tensors of the function.
-    fragments : bool
-        Its threads have fragments of a product: loads count alone, without a vector, too, since
-        stores of fragments have notes of their own.
+    - `kernel`: where vectors are loops yet.
+    - `arguments` (list of buffer): the tensors of the function.
+    - `fragments`: its threads have fragments of a product: loads count alone, without a vector,
+      too, since stores of fragments have notes of their own.
     """
     sites: list[_Site] = []
     _walk(_with_numbers(kernel), (), [], sites)

@@ -24,19 +24,11 @@ def is_injective(
 ) -> bool:
     """Tell whether no two iterations that satisfy a predicate have the same indices.
 
-    Parameters
-    ----------
-    indices : sequence of expression
-        One an output dimension.
-    extents : mapping
-        Of each iteration variable, which runs from 0; any other variable is a constant.
-    predicate : expression
-        Under which an iteration counts.
-
-    Returns
-    -------
-    bool
-        False also where it could not be proven.
+    - `indices` (sequence of expression): one an output dimension.
+    - `extents` (mapping): of each iteration variable, which runs from 0; any other variable is a
+      constant.
+    - `predicate` (expression): under which an iteration counts.
+    - returns: False also where it could not be proven.
     """
     extents = _bounded(extents, predicate)
     moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}

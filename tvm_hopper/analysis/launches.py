@@ -85,12 +85,8 @@ class HostCondition:
 def conditions_around(root: Any, node: Any) -> tuple[HostCondition, ...]:
     """Return the conditions of the statements around a node of a function, outermost first.
 
-    Parameters
-    ----------
-    root : Stmt
-        Where to look.
-    node : Stmt or Expr
-        A kernel, or what names one, found by identity.
+    - `root` (Stmt): where to look.
+    - `node` (Stmt or Expr): a kernel, or what names one, found by identity.
     """
     around: list[HostCondition] = []
 

@@ -27,16 +27,10 @@ ROW_BYTES = 16
 class RowPointer:
     """A pointer to a row among the arguments of a call.
 
-    Attributes
-    ----------
-    call
-        What reads the row.
-    position
-        The pointer's, among the call's arguments.
-    buffer
-        What it points into.
-    place
-        The element that the row starts with: a load, or the number of it in the buffer.
+    - `call`: what reads the row.
+    - `position`: the pointer's, among the call's arguments.
+    - `buffer`: what it points into.
+    - `place`: the element that the row starts with: a load, or the number of it in the buffer.
     """
 
     call: ir.Call

@@ -124,19 +124,10 @@ def remarks(log: str) -> dict[str, list[str]]:
 def check(log: str, facts: Mapping[str, KernelFacts], strict: bool = False) -> None:
     """Raise one CompileError that lists every remark of a log, and every array in local memory.
 
-    Parameters
-    ----------
-    log : str
-        What the assembler says.
-    facts : mapping
-        The facts of each kernel in it.
-    strict : bool
-        Whether spills are refused, too.
-
-    Raises
-    ------
-    CompileError
-        There is one.
+    - `log`: what the assembler says.
+    - `facts`: the facts of each kernel in it.
+    - `strict`: whether spills are refused, too.
+    - raises CompileError: there is one.
     """
     problems = []
     for code, lines in sorted(remarks(log).items()):

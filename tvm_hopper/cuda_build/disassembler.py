@@ -24,10 +24,7 @@ def find_disassembler() -> str | None:
 def disassemble(code: bytes) -> str:
     """Return a cubin's SASS as nvdisasm prints it.
 
-    Raises
-    ------
-    HopperError
-        There is no nvdisasm on this machine.
+    - raises HopperError: there is no nvdisasm on this machine.
     """
     tool = find_disassembler()
     if tool is None:

@@ -45,22 +45,10 @@ _compiled: OrderedDict[str, None] = OrderedDict()
 def compile_again(text: str, error: Exception) -> Any:
     """Compile a text for which TVM found no headers; raise what TVM raised for any other reason.
 
-    Parameters
-    ----------
-    text : str
-        CUDA text of kernels that are not ours.
-    error : Exception
-        What the callback before raised.
-
-    Returns
-    -------
-    cubin : bytearray
-        As TVM's callback returns it.
-
-    Raises
-    ------
-    CompileError
-        There are none at all.
+    - `text`: CUDA text of kernels that are not ours.
+    - `error`: what the callback before raised.
+    - returns (bytearray): as TVM's callback returns it.
+    - raises CompileError: there are none at all.
     """
     if not any(words in str(error) for words in NO_HEADERS):
         raise error

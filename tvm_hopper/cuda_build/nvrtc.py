@@ -21,10 +21,7 @@ from .toolkits import MAJORS, nvrtc_files
 def library() -> ctypes.CDLL:
     """Load NVRTC.
 
-    Raises
-    ------
-    ImportError
-        There is none of a version that we know.
+    - raises ImportError: there is none of a version that we know.
     """
     for major in MAJORS:
         for name in nvrtc_files(major):

@@ -21,29 +21,20 @@ from tvm_hopper.schedule.attention.recognize import recognize
 from .decisions import NOT_APPLICABLE, Decision, is_scheduled
 from .rule import HopperRule
 
-# What would follow from the number of rows and heads, and decides in which order keys are summed.
+# Fields that decide the order of sums over keys; the choice would depend on rows and heads.
 INVARIANT: dict[str, Any] = {"consumers": 2, "splits": 1, "packs": False}
 
 
 class AttentionRule(HopperRule):
     """One softmax attention a function, on tensor cores.
 
-    Parameters
-    ----------
-    config : AttentionConfig, optional
-        Fixed fields of all configurations.
-    round_weights : bool
-        True: weights multiply values in the values' 16-bit type, also where the program does not
-        round them. False: refuse such functions.
-    batch_invariant : bool
-        True: the bits of a row do not depend on the number of rows, heads and sequences.
-    decisions : list of Decision, optional
-        List that records each decision.
-
-    Raises
-    ------
-    ScheduleError
-        An argument is illegal.
+    - `config` (AttentionConfig): fixed fields of all configurations.
+    - `round_weights`: true: weights multiply values in the values' 16-bit type, also where the
+      program does not round them. False: refuse such functions.
+    - `batch_invariant`: true: the bits of a row do not depend on the number of rows, heads and
+      sequences.
+    - `decisions`: list that records each decision.
+    - raises ScheduleError: an argument is illegal.
     """
 
     name: ClassVar[str] = "Attention"

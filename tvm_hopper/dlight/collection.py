@@ -25,14 +25,9 @@ STOCK = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")  # TVM's
 class GuardedRule(ScheduleRule):
     """A rule whose crash, or launch beyond CUDA's limits, counts as a refusal.
 
-    Parameters
-    ----------
-    rule : ScheduleRule
-        The rule; its result is passed on as it is.
-    name : str
-        What it is called in decisions.
-    decisions : list of Decision, optional
-        Where to note what becomes of each function; None: a list of the rule's own.
+    - `rule`: the rule; its result is passed on as it is.
+    - `name`: what it is called in decisions.
+    - `decisions`: where to note what becomes of each function; None: a list of the rule's own.
     """
 
     def __init__(
@@ -100,7 +95,7 @@ def rules(
     config : configuration, optional
         Fixed fields of all configurations of its class.
     batch_invariant : bool
-        Of `Matmul` and `Attention`.
+        Option of `Matmul` and `Attention`.
 
     Raises
     ------

@@ -38,15 +38,10 @@ class MemoryBoundRule(HopperRule):
 class SumRule(MemoryBoundRule):
     """Functions that reduce: what rules of rows and of columns share.
 
-    Parameters
-    ----------
-    accumulate : str, optional
-        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
-        they are refused.
-    config : RowReductionConfig or ColumnReductionConfig, optional
-        Fixed fields of all configurations.
-    decisions : list of Decision, optional
-        List that records each decision.
+    - `accumulate`: "float32": functions that reduce in 16 bits do so in float32, see
+      `hs.widen_sums`. None: they are refused.
+    - `config`: fixed fields of all configurations.
+    - `decisions`: list that records each decision.
     """
 
     helper: ClassVar[Callable[..., object]]
@@ -73,15 +68,10 @@ class SumRule(MemoryBoundRule):
 class RowReductionRule(SumRule):
     """Reductions of rows and what surrounds them, each tensor read once.
 
-    Parameters
-    ----------
-    accumulate : str, optional
-        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
-        they are refused.
-    config : RowReductionConfig, optional
-        Fixed fields of all configurations.
-    decisions : list of Decision, optional
-        List that records each decision.
+    - `accumulate` (str): "float32": functions that reduce in 16 bits do so in float32, see
+      `hs.widen_sums`. None: they are refused.
+    - `config` (RowReductionConfig): fixed fields of all configurations.
+    - `decisions` (list of Decision): list that records each decision.
     """
 
     name: ClassVar[str] = "RowReduction"
@@ -92,15 +82,10 @@ class RowReductionRule(SumRule):
 class ColumnReductionRule(SumRule):
     """Reductions of columns and what surrounds them: the same bits in every run.
 
-    Parameters
-    ----------
-    accumulate : str, optional
-        "float32": functions that reduce in 16 bits do so in float32, see `hs.widen_sums`. None:
-        they are refused.
-    config : ColumnReductionConfig, optional
-        Fixed fields of all configurations.
-    decisions : list of Decision, optional
-        List that records each decision.
+    - `accumulate` (str): "float32": functions that reduce in 16 bits do so in float32, see
+      `hs.widen_sums`. None: they are refused.
+    - `config` (ColumnReductionConfig): fixed fields of all configurations.
+    - `decisions` (list of Decision): list that records each decision.
     """
 
     name: ClassVar[str] = "ColumnReduction"
@@ -111,14 +96,10 @@ class ColumnReductionRule(SumRule):
 class PointwiseRule(MemoryBoundRule):
     """Elementwise functions, pooling and depthwise convolutions.
 
-    Parameters
-    ----------
-    decisions : list of Decision, optional
-        List that records each decision.
-    config : PointwiseConfig, optional
-        Fixed fields of all configurations.
-    accumulate : str, optional
-        "float32": windows that reduce in 16 bits do so in float32. None: they are refused.
+    - `decisions`: list that records each decision.
+    - `config`: fixed fields of all configurations.
+    - `accumulate`: "float32": windows that reduce in 16 bits do so in float32. None: they are
+      refused.
     """
 
     name: ClassVar[str] = "Pointwise"
@@ -137,7 +118,7 @@ class PointwiseRule(MemoryBoundRule):
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule a whole elementwise function.
 
-        What only reshapes is left alone: relax recognises it by its plain form, and copies nothing.
+        A reshape is left alone: relax recognises its plain form, and copies nothing.
         """
         if is_reshape(sch.mod["main"]):
             raise cannot_schedule(

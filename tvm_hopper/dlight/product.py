@@ -25,25 +25,15 @@ from .rule import HopperRule
 class MatmulRule(HopperRule):
     """One product a function on tensor cores, or several that share an operand, with what follows.
 
-    Parameters
-    ----------
-    accumulate : str, optional
-        "float32": accumulate 16-bit sums in float32, rounded once at the end. None: refuse
-        functions that sum in 16 bits.
-    classes : sequence of int, or mapping of int to MatmulConfig or int, optional
-        Size classes of symbolic rows, see `hs.matmul`; None: by the model. A product whose columns
-        are symbolic, or whose rows are not, is one kernel.
-    config : MatmulConfig, optional
-        Fixed fields of all configurations.
-    batch_invariant : bool
-        True: the bits of a row do not depend on the number of rows, see `hs.MatmulConfig`.
-    decisions : list of Decision, optional
-        List that records each decision.
-
-    Raises
-    ------
-    ScheduleError
-        An argument is illegal for `hs.matmul`.
+    - `accumulate`: "float32": accumulate 16-bit sums in float32, rounded once at the end. None:
+      refuse functions that sum in 16 bits.
+    - `classes`: size classes of symbolic rows, see `hs.matmul`; None: by the model. A product whose
+      columns are symbolic, or whose rows are not, is one kernel.
+    - `config`: fixed fields of all configurations.
+    - `batch_invariant`: true: the bits of a row do not depend on the number of rows, see
+      `hs.MatmulConfig`.
+    - `decisions`: list that records each decision.
+    - raises ScheduleError: an argument is illegal for `hs.matmul`.
     """
 
     name: ClassVar[str] = "Matmul"

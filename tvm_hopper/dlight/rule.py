@@ -50,10 +50,7 @@ def _names(func: tirx.PrimFunc) -> tuple[str, ...]:
 class HopperRule(ScheduleRule):
     """A rule that applies a schedule helper; functions that it refuses go to the next rule.
 
-    Parameters
-    ----------
-    decisions : list of Decision, optional
-        List that records each decision; None: a new list.
+    - `decisions`: list that records each decision; None: a new list.
     """
 
     name: ClassVar[str]
@@ -133,10 +130,7 @@ class HopperRule(ScheduleRule):
     def schedule(self, sch: s_tir.Schedule) -> str:
         """Schedule the one function of a schedule; return what should be known of it.
 
-        Raises
-        ------
-        HopperError
-            The rule does not take the function.
+        - raises HopperError: the rule does not take the function.
         """
         raise NotImplementedError
 
@@ -144,15 +138,8 @@ class HopperRule(ScheduleRule):
 def check_function(func: tirx.PrimFunc, target: Target) -> tuple[ElementsNote, ...]:
     """Lower a scheduled function for a look: what a build would refuse, the rule refuses.
 
-    Returns
-    -------
-    elements : tuple of ElementsNote
-        What is noted of tensors that its kernels access element by element.
-
-    Raises
-    ------
-    LoweringError
-        What the build would raise.
+    - returns: what is noted of tensors that its kernels access element by element.
+    - raises LoweringError: what the build would raise.
     """
     with PassContext():
         lowered = pipeline.lower(tvm.IRModule({"main": func}), target, until=LAST)

@@ -119,6 +119,7 @@ _STORE: dict[str, Any] = {
     "writes": "global",
     "by_one_thread": True,
 }
+_BY_GROUP: dict[str, Any] = {"read_needs": WAIT_GROUP, "overwrite_needs": WAIT_GROUP}
 _REDUCE: dict[str, Any] = {**_STORE, "repeats_in_place": True, "combines": True}
 
 # A request for "auto" tries the mechanisms in this order.
@@ -137,8 +138,7 @@ ASYNC_OPS = {
             "cp_async",
             completion=CP_ASYNC_GROUP,
             proxy=GENERIC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP,
+            **_BY_GROUP,
             agent="thread",
             reads="global",
             writes="shared",
@@ -159,8 +159,7 @@ ASYNC_OPS = {
             "wgmma",
             completion=WGMMA_GROUP,
             proxy=ASYNC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP,
+            **_BY_GROUP,
             agent="warp_group",
             reads="shared",
             writes="registers",
@@ -171,8 +170,7 @@ ASYNC_OPS = {
             "dma_load",
             completion=DMA_GROUP,
             proxy=GENERIC,
-            read_needs=WAIT_GROUP,
-            overwrite_needs=WAIT_GROUP,
+            **_BY_GROUP,
             agent="thread",
             reads="global",
             writes="vtcm",

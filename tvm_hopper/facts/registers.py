@@ -23,11 +23,10 @@ from .wgmma import MAX_N
 # (producer, consumer) by the number of consumer warp groups; with one producer warp group each sum
 # stays inside the pool: 2 x 256, 3 x 168 and 4 x 128.
 DEFAULT_SPLIT = {1: (56, 256), 2: (40, 232), 3: (32, 160)}
-# What ptxas 13.0 needs next to the accumulators, measured: of an instruction (64x200 fits in the
-# 128 registers at entry of 512 threads, 64x208 is C7602), and of a whole consumer (with 26 or more
-# left no multiplication is serialised for want of registers, C7512; with 24 all that were tried
-# are:
-# 208 of 232, 184 of 208, 144 of 168, 136 of 160, 104 of 128).
+# Registers that ptxas 13.0 needs next to the accumulators, measured. For an instruction: 64x200
+# fits in the 128 registers at entry of 512 threads, 64x208 is C7602. For a whole consumer: with 26
+# or more left no multiplication is serialised for want of registers (C7512); with 24 these are: 208
+# of 232, 184 of 208, 144 of 168, 136 of 160, 104 of 128.
 BESIDE_ACCUMULATORS = 26
 # The same next to several accumulators, which statements combine element by element. With 32 left
 # ptxas 13.0 serialises nothing, but silu of one tile times another one spills where columns are cut

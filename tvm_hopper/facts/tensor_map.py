@@ -33,7 +33,7 @@ MAX_COORDINATE = (1 << 31) - 1  # PTX ISA 9.1, 9.7.9.27.1.2: .s32
 INTERLEAVE_NONE = 0  # CUtensorMapInterleave
 INTERLEAVES = (0, 1, 2)  # none, 16 and 32 bytes
 L2_PROMOTION_CODE = {0: 0, 64: 1, 128: 2, 256: 3}  # CUtensorMapL2promotion, bytes
-# Of any box. On an H200 copies of 2 GiB by boxes of 64 bytes a row took 10% longer with 0 and 64,
+# For any box. On an H200 copies of 2 GiB by boxes of 64 bytes a row took 10% longer with 0 and 64,
 # 1% with 256; by boxes of 128 and of 256 bytes none of them made a difference of more than 1%.
 L2_PROMOTION_BYTES = 128
 OOB_CODE = {"zero": 0, "nan": 1}  # CUtensorMapFloatOOBfill

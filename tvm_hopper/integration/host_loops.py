@@ -28,10 +28,8 @@ FOR_HOST = 'give a function for the host func.with_attr("tirx.is_host_func", Tru
 def check_host_code(mod: tvm.IRModule) -> None:
     """Refuse the first function that asks nothing of us and touches tensors on the host.
 
-    Raises
-    ------
-    LoweringError
-        There is one; the error says which rule takes it, or why each one does not.
+    - raises LoweringError: there is one; the error says which rule takes it, or why each one does
+      not.
     """
     for gv, func in mod.functions.items():
         if not _is_for_device(func) or marks.is_marked(func):

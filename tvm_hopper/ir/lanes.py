@@ -22,14 +22,9 @@ def without_carry(index: Any, lane: Any, lanes: int) -> Any:
 
     TVM's simplifier does so for one product next to the lane, not for a sum of them.
 
-    Parameters
-    ----------
-    index : Expr
-        An integer expression.
-    lane : Var
-        Counts the lanes.
-    lanes : int
-        How many there are.
+    - `index` (Expr): an integer expression.
+    - `lane` (Var): counts the lanes.
+    - `lanes`: how many there are.
     """
 
     def visit(node: Any, mutator: Any) -> Any:
@@ -57,16 +52,10 @@ def first_element(indices: Sequence[Any], shape: Sequence[Any], lane: Any, lanes
     The last index returned counts the elements of all dimensions from there on: a vector may go
     over the end of a row.
 
-    Parameters
-    ----------
-    indices : sequence of Expr
-        Where an element lies.
-    shape : sequence of Expr
-        Extents of the tensor.
-    lane : Var
-        Counts the lanes.
-    lanes : int
-        How many there are.
+    - `indices` (sequence of Expr): where an element lies.
+    - `shape` (sequence of Expr): extents of the tensor.
+    - `lane` (Var): counts the lanes.
+    - `lanes`: how many there are.
     """
     *rows, last = indices
     analyzer = sym.Analyzer()

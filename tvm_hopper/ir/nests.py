@@ -25,20 +25,12 @@ def block_nest(
 ) -> Stmt:
     """Build plain loops around a block of one store.
 
-    Parameters
-    ----------
-    name : str
-        Name of the block.
-    variables, extents : sequence
-        The block's variables, in the order of the loops.
-    store : BufferStore
-        In terms of the variables.
-    loops : sequence of Var, optional
-        The loop variables.
-    reduced : int
-        Number of last variables that the block reduces over; it has no initial value.
-    predicate : Expr
-        When the block runs, in terms of the loop variables.
+    - `name`: name of the block.
+    - `variables`, `extents` (sequence): the block's variables, in the order of the loops.
+    - `store`: in terms of the variables.
+    - `loops`: the loop variables.
+    - `reduced`: number of last variables that the block reduces over; it has no initial value.
+    - `predicate` (Expr): when the block runs, in terms of the loop variables.
     """
     loops = loops or [Var(f"ax{i}", dtype_of(x)) for i, x in enumerate(variables)]
     zeros = [tirx.IntImm(dtype_of(x), 0) for x in variables]

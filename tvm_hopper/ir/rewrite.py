@@ -53,7 +53,7 @@ def substitute(node: Any, values: Mapping[Var, Any]) -> Any:
 def replace(root: Any, kind: type, new: Callable[[Any], Any]) -> Any:
     """Offer every node of one type, outermost first, to `new`, which returns it or a replacement.
 
-    What a replacement holds is offered too, so `new` must leave its own result alone.
+    Nodes inside a replacement are offered too, so `new` must leave its own result alone.
     """
     return tvm_ffi.structural_map(root, [(kind, new)], order="pre")
 

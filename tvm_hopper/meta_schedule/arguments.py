@@ -13,10 +13,7 @@ MOST_SECONDS = 1 << 40  # of a whole number; math.inf is a time as well
 def check_number(where: str, name: str, value: Any, most: int) -> None:
     """Refuse what is no number from 1 on.
 
-    Raises
-    ------
-    TuningError
-        It is not.
+    - raises TuningError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise cannot_tune(where, f"{name}={value!r}", f"a number from 1 to {most}")
@@ -25,10 +22,7 @@ def check_number(where: str, name: str, value: Any, most: int) -> None:
 def check_seconds(where: str, value: Any) -> None:
     """Refuse a time that is none.
 
-    Raises
-    ------
-    TuningError
-        It is no number above 0.
+    - raises TuningError: it is no number above 0.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     is_huge = isinstance(value, int) and value > MOST_SECONDS  # which no float may hold
@@ -40,10 +34,7 @@ def check_seconds(where: str, value: Any) -> None:
 def check_method(where: str, name: str, value: Any, method: str, need: str) -> None:
     """Refuse an object without a method, and a class, which is no object yet.
 
-    Raises
-    ------
-    TuningError
-        It is one of these; None is neither.
+    - raises TuningError: it is one of these; None is neither.
     """
     if value is None or (callable(getattr(value, method, None)) and not _is_class(value, method)):
         return

@@ -43,12 +43,8 @@ class Account:
 def why_enough(account: Account, each: int | None = None) -> str:
     """Say why no more trials of a task are worth it; an empty string while they are.
 
-    Parameters
-    ----------
-    account : Account
-        What is known of it.
-    each : int, optional
-        Trials that a task gets at most.
+    - `account`: what is known of it.
+    - `each`: trials that a task gets at most.
     """
     search = account.search
     if each is not None and account.trials >= each:
@@ -72,14 +68,9 @@ def choose(
 
     One of which a batch is under way waits for it, as long as another one has something to try.
 
-    Parameters
-    ----------
-    accounts : sequence of Account
-        All tasks.
-    most : int
-        Trials of one that may be under way: it learns nothing of them.
-    each : int, optional
-        Trials that one gets at most.
+    - `accounts`: all tasks.
+    - `most`: trials of one that may be under way: it learns nothing of them.
+    - `each`: trials that one gets at most.
     """
     open_ = [x for x in accounts if not x.stopped and x.under_way < most]
     if each is not None:

@@ -32,20 +32,11 @@ class ArtifactBuilder(PyBuilder):
     A process that dies or passes the deadline is replaced; its trial fails with a message. Results
     are the paths of manifests, each in a separate folder.
 
-    Parameters
-    ----------
-    workers : int, optional
-        Processes; None: one for each CPU that this process may use.
-    seconds : float
-        Deadline of one build.
-    folder : path, optional
-        Where artifacts are made; None: a new folder of the system's, removed by `close()` and at
-        exit. Those of builders that were killed are removed by the next.
-
-    Raises
-    ------
-    TuningError
-        `workers` is no number from 1 on, or `seconds` none above 0.
+    - `workers`: processes; None: one for each CPU that this process may use.
+    - `seconds`: deadline of one build.
+    - `folder`: where artifacts are made; None: a new folder of the system's, removed by `close()`
+      and at exit. Those of builders that were killed are removed by the next.
+    - raises TuningError: `workers` is no number from 1 on, or `seconds` none above 0.
     """
 
     def __init__(

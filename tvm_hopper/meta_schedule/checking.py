@@ -40,10 +40,7 @@ Check = Callable[[Problem, Configuration], Verdict]
 class Simulated:
     """Run one schedule of the roles on chosen thread blocks, and compare values.
 
-    Parameters
-    ----------
-    seconds : float
-        After which a kernel that is too large is left unchecked.
+    - `seconds`: after which a kernel that is too large is left unchecked.
     """
 
     seconds: float = 60.0
@@ -82,10 +79,7 @@ def no_check(problem: Problem, config: Configuration) -> Verdict:
 def run_check(check: Check, problem: Problem, config: Configuration) -> Verdict:
     """Return what a check says.
 
-    Raises
-    ------
-    TuningError
-        It says something else than a verdict.
+    - raises TuningError: it says something else than a verdict.
     """
     verdict = check(problem, config)
     if isinstance(verdict, Verdict) and verdict.verdict in (EQUAL, WRONG, UNCHECKED):

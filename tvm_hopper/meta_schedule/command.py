@@ -58,10 +58,7 @@ def _explain_interruption(work_dir: Any) -> Iterator[None]:
 def as_gpus(text: str) -> Any:
     """Read "all", or numbers of GPUs.
 
-    Raises
-    ------
-    TuningError
-        It is neither.
+    - raises TuningError: it is neither.
     """
     if text == "all":
         return text

@@ -76,7 +76,7 @@ def as_text(config: Configuration) -> str:
 def is_built_in(config: Configuration) -> bool:
     """Tell whether a configuration leaves every choice to the package.
 
-    Of what sums are made of belongs to the function, and is no choice.
+    The type of sums belongs to the function, and is no choice.
     """
     made: type[Any] = type(config)
     given = {"accumulate": config.accumulate} if isinstance(config, MatmulConfig) else {}
@@ -86,17 +86,9 @@ def is_built_in(config: Configuration) -> bool:
 def from_text(text: Any, where: str = "configuration") -> Configuration:
     """Read a configuration.
 
-    Parameters
-    ----------
-    text : str
-        What `as_text` returned.
-    where : str
-        Names the place of the text in an error message.
-
-    Raises
-    ------
-    TuningError
-        The text is no configuration, or one that the package refuses.
+    - `text` (str): what `as_text` returned.
+    - `where`: names the place of the text in an error message.
+    - raises TuningError: the text is no configuration, or one that the package refuses.
     """
     need = "a kind of kernel and its fields, e.g. matmul stages=4 tile=128x256x64"
     if not isinstance(text, str) or len(text) > MOST_TEXT:

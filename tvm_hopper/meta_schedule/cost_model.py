@@ -49,12 +49,8 @@ class CostModel:
     def fit(self, residuals: Residuals, others: Sequence[Residuals] = ()) -> None:
         """Learn from the measurements of a problem, and from those of problems like it.
 
-        Parameters
-        ----------
-        own : Residuals
-            Of the problem that is predicted.
-        others : sequence of Residuals
-            Of problems of the same form.
+        - `own` (Residuals): of the problem that is predicted.
+        - `others`: of problems of the same form.
         """
         offsets = [float(np.median(x.residuals)) for x in (residuals, *others) if len(x.residuals)]
         self._offset = offsets[0] if offsets else 0.0
@@ -79,14 +75,7 @@ class CostModel:
     def predict(self, features: Floats) -> tuple[Floats, Floats]:
         """Return what log(time / estimate) is expected to be, and how sure that is.
 
-        Parameters
-        ----------
-        features : array, n x d
-            Of the configurations.
-
-        Returns
-        -------
-        mean, deviation : array, n
+        - `features`: of the configurations.
         """
         if self._features is None:
             return np.zeros(len(features)), np.full(len(features), SPREAD)

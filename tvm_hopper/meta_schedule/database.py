@@ -42,14 +42,9 @@ RIGHT = ("equal", "unchecked")  # verdicts of a check with which a trial may win
 class Trial:
     """One measured configuration.
 
-    Attributes
-    ----------
-    seconds : float or None
-        The median of its times; None: it failed.
-    error : str
-        Why, if it did.
-    predicted_us : float
-        What the model expected before, in microseconds.
+    - `seconds`: the median of its times; None: it failed.
+    - `error`: why, if it did.
+    - `predicted_us`: what the model expected before, in microseconds.
     """
 
     config: Configuration

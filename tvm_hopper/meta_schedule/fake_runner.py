@@ -33,14 +33,9 @@ WARNING = "FAKE: nothing is measured; the times are those of the written model, 
 class FakeRunner(PyRunner):
     """Reports the written model's times with noise, the same ones for the same seed.
 
-    Parameters
-    ----------
-    seed : int
-        Of the noise.
-    noise : float
-        Its standard deviation, as a share of the time.
-    keep_artifacts : bool
-        Whether artifacts are left where they are.
+    - `seed`: of the noise.
+    - `noise`: its standard deviation, as a share of the time.
+    - `keep_artifacts`: whether artifacts are left where they are.
     """
 
     def __init__(self, seed: int = 0, noise: float = 0.01, keep_artifacts: bool = False) -> None:
@@ -108,24 +103,14 @@ def fake_gpus(
 ) -> Any:
     """Return a GpuRunner whose workers measure nothing and fail on request.
 
-    Parameters
-    ----------
-    count : int
-        Fake GPUs.
-    faults : mapping, optional
-        GPU -> what befalls it ("segfault", "hang", with Python's lock in hand, "exit" or
-        "exception") and which of its measurements: 3 is every third one.
-    seed, noise : int, float
-        As of FakeRunner.
-    measuring_seconds : float
-        That a measurement takes.
-    **options
-        Of GpuRunner.
-
-    Raises
-    ------
-    TuningError
-        `count` is no number from 1 on, or a fault is none, or befalls a GPU that there is not.
+    - `count`: fake GPUs.
+    - `faults`: GPU -> what befalls it ("segfault", "hang", with Python's lock in hand, "exit" or
+      "exception") and which of its measurements: 3 is every third one.
+    - `seed`, `noise`: as of FakeRunner.
+    - `measuring_seconds`: that a measurement takes.
+    - `**options`: of GpuRunner.
+    - raises TuningError: `count` is no number from 1 on, or a fault is none, or befalls a GPU that
+      there is not.
     """
     check_number("fake_gpus", "count", count, MOST_PROCESSES)
     for gpu, fault in (faults or {}).items():

@@ -4,10 +4,10 @@
     finals.hold(problems)
 
 Times of a search are of single calls, at different times and on different GPUs. A configuration
-replaces the package's choice only where both were measured alternately on one GPU: it must
-certainly be faster back to back at full load, by more than another day or other tensors change, and
-no slower in single calls. What no runner compares is ranked as measured; where comparing failed the
-package's choice stays until the next run tries it.
+replaces the package's choice only if both were measured alternately on one GPU. It must be faster
+back to back at full load, by more than another day or other tensors change, and no slower in single
+calls. If no runner compares them, the measured times decide. If comparing failed, the package's
+choice stays until the next run tries it.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ def decide(
 ) -> tuple[int, Gain]:
     """Return which contender wins, and its gain: the first one unless another is surely faster.
 
-    Parameters
-    ----------
-    sustained, single : sequence of sequence of float
-        Times of each contender, round by round; none of those that are out.
+    - `sustained`, `single`: times of each contender, round by round; none of those that are out.
     """
     best, most = 0, Gain(1.0, 1.0, 1.0)
     for number in range(1, len(sustained)):
@@ -102,20 +99,12 @@ class Bench:
 class Finals:
     """Compares and checks the best trials of problems, and writes what came of it.
 
-    Parameters
-    ----------
-    database : Database
-        With the trials.
-    append : callable
-        Writes a line into the log, and into the database.
-    bench : Bench
-        Where finalists are built and compared.
-    check : callable
-        Judges a winner that was not compared with a reference.
-    is_users : bool
-        Whether `check` is the user's: then it checks every winner.
-    schedule : callable
-        Schedules configurations, see `schedulers.scheduled_here`.
+    - `database`: with the trials.
+    - `append`: writes a line into the log, and into the database.
+    - `bench`: where finalists are built and compared.
+    - `check`: judges a winner that was not compared with a reference.
+    - `is_users`: whether `check` is the user's: then it checks every winner.
+    - `schedule`: schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(

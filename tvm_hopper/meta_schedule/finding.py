@@ -29,10 +29,7 @@ Found = Configuration | list[tuple[int, MatmulConfig]]
 def open_database(database: Database | str | Path) -> Database | None:
     """Return a database, None with a warning if other versions wrote it: times would mislead.
 
-    Raises
-    ------
-    TuningError
-        There are no records, or they cannot be read.
+    - raises TuningError: there are no records, or they cannot be read.
     """
     made = database if isinstance(database, Database) else Database(database)
     if different := made.other_versions:

@@ -39,12 +39,9 @@ ERROR_CHARACTERS = 600  # that a record keeps
 class Outcome:
     """The result of one candidate: its times in seconds, or the reason for none.
 
-    Attributes
-    ----------
-    device : dict
-        What the GPU says of itself, where the runner tells.
-    details : dict
-        What else the runner tells: its worker, times as they were measured, the clock.
+    - `device` (dict): what the GPU says of itself, where the runner tells.
+    - `details` (dict): what else the runner tells: its worker, times as they were measured, the
+      clock.
     """
 
     task: Task
@@ -70,16 +67,11 @@ class _Flight:
 class Flights:
     """Batches under way.
 
-    Parameters
-    ----------
-    builder : tvm.s_tir.meta_schedule.builder.Builder
-        Any; `build` returns once all are built.
-    runner : tvm.s_tir.meta_schedule.runner.Runner
-        Any; `run` returns futures at once, or results that are there already.
-    target : Target
-        What is built for.
-    while_waiting : callable, optional
-        Called again and again while a runner is waited for; it may raise.
+    - `builder` (tvm.s_tir.meta_schedule.builder.Builder): any; `build` returns once all are built.
+    - `runner` (tvm.s_tir.meta_schedule.runner.Runner): any; `run` returns futures at once, or
+      results that are there already.
+    - `target`: what is built for.
+    - `while_waiting`: called again and again while a runner is waited for; it may raise.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tvm_hopper.errors import cannot_tune, warn
@@ -72,17 +71,9 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     """Read the log of a folder; an empty list where there is none.
 
-    Parameters
-    ----------
-    folder : Path
-        The work folder.
-    fix : bool
-        Cut off a last line that is not whole, which else is only left out.
-
-    Raises
-    ------
-    TuningError
-        A line is no JSON object of ours; the message names file and line.
+    - `folder`: the work folder.
+    - `fix` (bool): cut off a last line that is not whole, which else is only left out.
+    - raises TuningError: a line is no JSON object of ours; the message names file and line.
     """
     path = folder / FILE
     if not path.exists():
@@ -172,7 +163,7 @@ def _are_bounds(bounds: Any) -> bool:
     )
 
 
-# Of a kind of rows: a field, whether a value of it is legal, and what is needed.
+# For each kind of row: a field, a test of its value, and what is needed.
 VALUES: dict[str, tuple[tuple[str, Callable[[Any], bool], str], ...]] = {
     "trial": (("seconds", _are_times, "times above 0, at least one"),),
     "check": (
@@ -237,16 +228,9 @@ def _check_header(row: dict[str, Any], number: int, path: Path) -> None:
 class Journal:
     """The log of a work folder, open for one process that appends to it.
 
-    Parameters
-    ----------
-    folder : Path
-        The work folder; made if it is not there.
-
-    Raises
-    ------
-    TuningError
-        Another process writes there, what is there is no work folder of ours, or other versions
-        than this process' wrote it.
+    - `folder`: the work folder; made if it is not there.
+    - raises TuningError: another process writes there, what is there is no work folder of ours, or
+      other versions than this process' wrote it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -298,12 +282,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._opened.close()
 
 
@@ -316,10 +295,7 @@ def _opened_lock(path: Path) -> Any:
 def writing(path: Path) -> Iterator[None]:
     """Say in one sentence why a file cannot be written.
 
-    Raises
-    ------
-    TuningError
-        It cannot: a full disk, a quota, a folder that became read-only.
+    - raises TuningError: it cannot: a full disk, a quota, a folder that became read-only.
     """
     try:
         yield
@@ -335,10 +311,7 @@ def writing(path: Path) -> Iterator[None]:
 def as_folder(work_dir: Any, where: str) -> Path:
     """Return the path that is meant.
 
-    Raises
-    ------
-    TuningError
-        It is none; `where` names who asked.
+    - raises TuningError: it is none; `where` names who asked.
     """
     if not isinstance(work_dir, (str, os.PathLike)) or not os.fspath(work_dir):
         found = f"{work_dir!r}, of type {type(work_dir).__name__}"

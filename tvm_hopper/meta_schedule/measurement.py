@@ -12,23 +12,14 @@ from typing import Any
 class Measurement:
     """Results of a runner for one artifact.
 
-    Attributes
-    ----------
-    seconds
-        Of each repeat, between events of the device.
-    corrected
-        What they would be at the highest clock: seconds times the clock that was read next to them,
-        over the highest. Of a kernel that waits for memory this says too little.
-    megahertz
-        Clock of an SM, the median over the repeats.
-    worker
-        Which GPU, and for a remote one, of which server.
-    device
-        What that GPU says of itself: name, driver, power limit, number of SMs.
-    is_fake
-        Whether nothing was measured.
-    worker_seconds
-        Of the worker, from the artifact's files to the last result.
+    - `seconds`: of each repeat, between events of the device.
+    - `corrected`: what they would be at the highest clock: seconds times the clock that was read
+      next to them, over the highest. Of a kernel that waits for memory this says too little.
+    - `megahertz`: clock of an SM, the median over the repeats.
+    - `worker`: which GPU, and for a remote one, of which server.
+    - `device`: what that GPU says of itself: name, driver, power limit, number of SMs.
+    - `is_fake`: whether nothing was measured.
+    - `worker_seconds`: of the worker, from the artifact's files to the last result.
     """
 
     seconds: tuple[float, ...]
@@ -52,17 +43,11 @@ class Measurement:
 class Contested:
     """Results of artifacts that were compared on one GPU, alternating.
 
-    Attributes
-    ----------
-    verdicts
-        Of each: "equal", "wrong" or "unchecked", and why.
-    sustained, single
-        Seconds of each, round by round: back to back at full load, and after pauses. The library
-        comes last, where there is one; those of one that is wrong are empty.
-    library
-        Its name, or nothing.
-    worker, device, is_fake
-        As of a measurement.
+    - `verdicts`: of each: "equal", "wrong" or "unchecked", and why.
+    - `sustained`, `single`: seconds of each, round by round: back to back at full load, and after
+      pauses. The library comes last, where there is one; those of one that is wrong are empty.
+    - `library`: its name, or nothing.
+    - `worker`, `device`, `is_fake`: as of a measurement.
     """
 
     verdicts: tuple[tuple[str, str], ...]

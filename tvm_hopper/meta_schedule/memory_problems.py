@@ -43,10 +43,10 @@ COLUMN_THREADS, FLIGHT = (16, 32, 64, 128, 256), (1, 2, 4, 8, 16)
 PARTS = (0.25, 0.5, 1, 2, 4)  # thread blocks of a strip of columns, in those of the choice
 FAR = 0.03  # by which a configuration is taken to be slower for each doubling away from the choice
 EFFICIENCY = 0.85  # share of the bound that a kernel reaches
-CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {
+CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {  # in the order of the rules for dlight
     "row_reduction": chosen_rows,
-    "pointwise": chosen_elements,
     "column_reduction": chosen_columns,
+    "pointwise": chosen_elements,
 }
 
 
@@ -54,10 +54,7 @@ CHOOSERS: dict[str, Callable[[s_tir.Schedule], Any]] = {
 class MemoryProblem(Problem):
     """A program of reductions of rows or of columns, or of elementwise blocks.
 
-    Attributes
-    ----------
-    choice : configuration
-        What the package chooses, with what is known of it.
+    - `choice` (configuration): what the package chooses, with what is known of it.
     """
 
     choice: Any

@@ -20,12 +20,7 @@ MOST = 4  # problems
 def near_trials(database: Database, problem: Problem) -> list[tuple[Problem, list[Measured]]]:
     """Return the trials of the nearest problems of the same form and part, the nearest one first.
 
-    Parameters
-    ----------
-    database : Database
-        Where they are.
-    problem : Problem
-        What they are to be like.
+    - `problem`: what they are to be like.
     """
     problems: list[tuple[float, Problem, list[Measured]]] = []
     for key, row in database.workloads.items():

@@ -23,18 +23,11 @@ _open: weakref.WeakSet[PooledRunner] = weakref.WeakSet()
 class PooledRunner(PyRunner):
     """Base class of runners that measure artifacts by a pool of workers.
 
-    Parameters
-    ----------
-    pool : WorkerPool
-        Who measures.
-    about : function
-        Returns what is known of a worker's device, by the worker's name.
-    correct : bool
-        Whether the seconds that MetaSchedule gets are those at the highest clock.
-    keep_artifacts : bool
-        Whether an artifact stays where it is when it has been measured.
-    repeats : int, optional
-        Of each kernel; None: by its duration.
+    - `pool`: who measures.
+    - `about` (function): returns what is known of a worker's device, by the worker's name.
+    - `correct`: whether the seconds that MetaSchedule gets are those at the highest clock.
+    - `keep_artifacts`: whether an artifact stays where it is when it has been measured.
+    - `repeats`: of each kernel; None: by its duration.
     """
 
     def __init__(
@@ -81,19 +74,11 @@ class PooledRunner(PyRunner):
     ) -> Callable[[], Contested | str]:
         """Compare artifacts of one function on one GPU, alternating.
 
-        Parameters
-        ----------
-        paths : sequence of str
-            Of artifacts.
-        reference : str, optional
-            An artifact that is known to be right: results are compared with its.
-        library : mapping, optional
-            `majors` of a product, which a library computes for comparison where there is one.
-
-        Returns
-        -------
-        result : callable
-            Waits, and returns what came of it, or an error as a text.
+        - `paths`: of artifacts.
+        - `reference`: an artifact that is known to be right: results are compared with its.
+        - `library` (mapping): `majors` of a product, which a library computes for comparison where
+          there is one.
+        - returns: waits, and returns what came of it, or an error as a text.
         """
         request = {"contest": list(paths), "reference": reference, "library": library}
         task = self.pool.submit(request, CONTEST * self.pool.seconds)

@@ -36,20 +36,13 @@ LAUNCH_US = 1.5  # that no kernel is below
 class Problem:
     """A static function in plain loops, and the target that it is tuned for.
 
-    Attributes
-    ----------
-    mod : IRModule
-        The function alone, called main, see `scheduling.canonical`.
-    target : Target
-        The GPU.
-    form : str
-        Kind, types and layouts. Configurations of problems of one form may be tried on each other.
-    extents : tuple of int
-        What distinguishes problems of one form.
-    moved_bytes : int
-        Bytes of all tensors: what at least is read or written.
-    multiply_adds : int
-        Of the tensor cores.
+    - `mod`: the function alone, called main, see `scheduling.canonical`.
+    - `target`: the GPU.
+    - `form`: kind, types and layouts. Configurations of problems of one form may be tried on each
+      other.
+    - `extents`: what distinguishes problems of one form.
+    - `moved_bytes`: bytes of all tensors: what at least is read or written.
+    - `multiply_adds`: of the tensor cores.
     """
 
     mod: tvm.IRModule
@@ -81,10 +74,7 @@ class Problem:
     def schedule(self, config: Configuration) -> s_tir.Schedule:
         """Schedule the function; the schedule carries the configuration.
 
-        Raises
-        ------
-        ScheduleError
-            The configuration does not fit.
+        - raises ScheduleError: the configuration does not fit.
         """
         with self.target:
             return schedule_with(self.mod, config)

@@ -25,14 +25,9 @@ MOST_LINES = 24  # of functions; of more, those with the latest trials
 class Progress:
     """Lines on a terminal; nothing where there is none.
 
-    Parameters
-    ----------
-    accounts : sequence of Account
-        What is tuned.
-    total : int
-        Trials in all.
-    shown : bool or None
-        None: if stderr is a terminal.
+    - `accounts`: what is tuned.
+    - `total`: trials in all.
+    - `shown`: none: if stderr is a terminal.
     """
 
     def __init__(self, accounts: Sequence[Account], total: int, shown: bool | None = None) -> None:

@@ -35,25 +35,17 @@ LEAST_WIDTH = 120  # of one where no terminal says how wide it is, or a narrow o
 class TunedRow:
     """One tuned function.
 
-    Attributes
-    ----------
-    built_in_us, best_us : float or None
-        Times of the package's own choice, and of the best configuration that was not found wrong.
-    tflops, terabytes : float or None
-        A second, of the best one: of products, and of bytes of all tensors.
-    bound_share : float or None
-        The bound as a part of the best time: 1 is as fast as can be.
-    verdict : str
-        Of the check of the best one: "equal", "unchecked", or nothing yet; "wrong" where all
-        that ran were found wrong.
-    is_compared : bool
-        Whether both times were measured alternately on one GPU at full load; else by the search.
-    library, library_us : str, float or None
-        What else computes the same, and its time then.
-    ended : str
-        Why there were no more trials, where the search said so.
-    failure : str
-        Why the last trial failed, where none ran.
+    - `built_in_us`, `best_us`: times of the package's own choice, and of the best configuration
+      that was not found wrong.
+    - `tflops`, `terabytes`: a second, of the best one: of products, and of bytes of all tensors.
+    - `bound_share`: the bound as a part of the best time: 1 is as fast as can be.
+    - `verdict`: of the check of the best one: "equal", "unchecked", or nothing yet; "wrong" where
+      all that ran were found wrong.
+    - `is_compared`: whether both times were measured alternately on one GPU at full load; else by
+      the search.
+    - `library`, `library_us`: what else computes the same, and its time then.
+    - `ended`: why there were no more trials, where the search said so.
+    - `failure`: why the last trial failed, where none ran.
     """
 
     name: str

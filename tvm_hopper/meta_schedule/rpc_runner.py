@@ -36,23 +36,12 @@ class RpcRunner(PooledRunner):
     TVM's RPC knows no authentication: whoever reaches a server runs code there. Keep tracker and
     servers on 127.0.0.1 (through ssh tunnels) or in a network of your own.
 
-    Parameters
-    ----------
-    tracker : str
-        "host:port/key".
-    seconds : float
-        Deadline of one measurement, from when its server has begun.
-    patience : float
-        Seconds that trials wait while there is no server; then they fail.
-    retire_after : int
-        Times in a row that a server's GPU may break.
-    repeats, correct, keep_artifacts
-        As of GpuRunner.
-
-    Raises
-    ------
-    HopperError
-        There is no tracker at that address; within a few seconds.
+    - `tracker`: "host:port/key".
+    - `seconds`: deadline of one measurement, from when its server has begun.
+    - `patience`: seconds that trials wait while there is no server; then they fail.
+    - `retire_after`: times in a row that a server's GPU may break.
+    - `repeats`, `correct`, `keep_artifacts`: as of GpuRunner.
+    - raises HopperError: there is no tracker at that address; within a few seconds.
     """
 
     def __init__(

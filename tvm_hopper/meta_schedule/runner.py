@@ -30,27 +30,16 @@ class GpuRunner(PooledRunner):
     another GPU. A GPU that fails several times in a row is retired. `docs/tuning_at_scale.md` lists
     all failures.
 
-    Parameters
-    ----------
-    gpus : "all" or sequence of int or str
-        "all" that this process may use, or entries of CUDA_VISIBLE_DEVICES.
-    seconds : float
-        Deadline of one measurement.
-    retire_after : int
-        Failures in a row before a GPU is retired.
-    repeats : int, optional
-        Repeats of each kernel; None: by its duration.
-    correct : bool
-        Whether results are seconds at the highest clock of the GPU; both are in `take()`.
-    keep_artifacts : bool
-        Whether to keep artifacts.
-    processes : int
-        Of each GPU: one loads while another one measures.
-
-    Raises
-    ------
-    HopperError
-        There is no GPU, or one that does not exist is requested; or a number is none.
+    - `gpus` ("all" or sequence of int or str): "all" that this process may use, or entries of
+      CUDA_VISIBLE_DEVICES.
+    - `seconds`: deadline of one measurement.
+    - `retire_after`: failures in a row before a GPU is retired.
+    - `repeats`: repeats of each kernel; None: by its duration.
+    - `correct`: whether results are seconds at the highest clock of the GPU; both are in `take()`.
+    - `keep_artifacts`: whether to keep artifacts.
+    - `processes`: of each GPU: one loads while another one measures.
+    - raises HopperError: there is no GPU, or one that does not exist is requested; or a number is
+      none.
     """
 
     def __init__(
@@ -107,10 +96,7 @@ def gpu_workers(gpus: Any, processes: int = 1) -> list[Any]:
 def wanted_gpus(gpus: str | Sequence[int | str]) -> list[str]:
     """Return the GPUs that are meant, as CUDA_VISIBLE_DEVICES names them.
 
-    Raises
-    ------
-    HopperError
-        There is none, or not the one that is meant.
+    - raises HopperError: there is none, or not the one that is meant.
     """
     visible = visible_gpus()
     if not isinstance(gpus, Sequence):

@@ -3,7 +3,7 @@
     schedulers = Schedulers(8)
     schedulers.schedule(problem, [(config, True), ..])    modules, kernels' names; None: refused
 
-What a process could not answer is scheduled here, as everything is without processes.
+If a process gives no answer, or there are none, this process schedules.
 """
 
 from __future__ import annotations
@@ -65,10 +65,7 @@ def scheduled_here(problem: Problem, requests: Sequence[Request]) -> list[Schedu
 def schedule_fast(problem: Problem, config: Configuration) -> s_tir.Schedule:
     """Schedule a configuration that is built at once, elsewhere: nothing is tried or lowered here.
 
-    Raises
-    ------
-    ScheduleError
-        It does not fit.
+    - raises ScheduleError: it does not fit.
     """
     with left_to_the_build():
         try:
@@ -99,10 +96,7 @@ def kernel_name(sch: s_tir.Schedule) -> str:
 class Schedulers:
     """Processes that schedule.
 
-    Parameters
-    ----------
-    count : int
-        How many; 0: none, this process does.
+    - `count`: how many; 0: none, this process does.
     """
 
     def __init__(self, count: int) -> None:
@@ -121,12 +115,9 @@ class Schedulers:
     def schedule(self, problem: Problem, requests: Sequence[Request]) -> list[Scheduled | None]:
         """Schedule configurations of one problem; None is one that does not fit.
 
-        Parameters
-        ----------
-        problem : Problem
-            Of what.
-        asked : sequence of (Configuration, bool)
-            True: without the rehearsal of what is built at once, elsewhere.
+        - `problem`: of what.
+        - `asked` (sequence of (Configuration, bool)): true: without the rehearsal of what is built
+          at once, elsewhere.
         """
         if self._pool is None:
             return scheduled_here(problem, requests)

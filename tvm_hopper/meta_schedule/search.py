@@ -34,14 +34,9 @@ MOST_REFUSED = 64  # illegal configurations in a row before the search gives up
 class Candidate:
     """A configuration that is worth a trial.
 
-    Attributes
-    ----------
-    kernel : str
-        Names the kernel, whatever configuration made it.
-    predicted_us : float
-        What the model expected before the trial, in microseconds.
-    sch : Schedule, optional
-        Of `mod`, where this process made it.
+    - `kernel`: names the kernel, whatever configuration made it.
+    - `predicted_us`: what the model expected before the trial, in microseconds.
+    - `sch`: of `mod`, where this process made it.
     """
 
     config: Configuration
@@ -63,16 +58,10 @@ class Measured:
 class Search:
     """The search of one problem.
 
-    Parameters
-    ----------
-    problem : Problem
-        What is searched.
-    known : iterable of Measured
-        Trials of this problem, of earlier runs.
-    near : sequence of (Problem, sequence of Measured)
-        Trials of problems of the same form, the nearest one first.
-    schedule : callable
-        Schedules configurations, see `schedulers.scheduled_here`.
+    - `problem`: what is searched.
+    - `known`: trials of this problem, of earlier runs.
+    - `near`: trials of problems of the same form, the nearest one first.
+    - `schedule`: schedules configurations, see `schedulers.scheduled_here`.
     """
 
     def __init__(
@@ -151,10 +140,7 @@ class Search:
     def propose(self, count: int) -> list[Candidate]:
         """Return up to so many candidates; fewer where no more are left.
 
-        Parameters
-        ----------
-        count : int
-            How many.
+        - `count`: how many.
         """
         candidates: list[Candidate] = []
         refused = 0
@@ -231,7 +217,7 @@ class Search:
     def _improvements(self, pending: Sequence[int] = ()) -> Floats:
         """Return the part of the best time that each configuration is expected to save.
 
-        Those near one that is under way are worth less: it will tell of them.
+        Neighbours of a running trial are worth less: its time will predict theirs.
         """
         self._refit()
         mean, deviation = self._predicted

@@ -86,10 +86,7 @@ class KernelSpace(ms.space_generator.PySpaceGenerator):
 def refuse_symbolic(mod: Any) -> None:
     """Say what TVM's entries cannot say themselves: they describe arguments by numbers alone.
 
-    Raises
-    ------
-    TuningError
-        An extent is symbolic.
+    - raises TuningError: an extent is symbolic.
     """
     func = mod["main"]
     if names := [x.name for x in symbols_of(func)]:

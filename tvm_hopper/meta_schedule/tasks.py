@@ -41,14 +41,9 @@ KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (as_matmul, as_memory_
 class Task:
     """One static function to tune.
 
-    Attributes
-    ----------
-    name : str
-        Of the function in its module, with its rows where these are symbolic there.
-    weight : int
-        How often the module calls it; of functions that nothing calls, how many there are.
-    modules : list of IRModule
-        The functions as they are in the module: what TVM's own look-up requests.
+    - `name`: of the function in its module, with its rows where these are symbolic there.
+    - `weight`: how often the module calls it; of functions that nothing calls, how many there are.
+    - `modules`: the functions as they are in the module: what TVM's own look-up requests.
     """
 
     name: str
@@ -78,10 +73,7 @@ class TaskList:
 def as_target(target: Any) -> Target:
     """Return the target that is meant: the one in scope if none is.
 
-    Raises
-    ------
-    TuningError
-        There is none, or it names no GPU that is scheduled for.
+    - raises TuningError: there is none, or it names no GPU that is scheduled for.
     """
     need = 'a Hopper GPU, e.g. target="nvidia/nvidia-h200"'
     try:

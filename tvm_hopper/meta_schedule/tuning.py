@@ -291,10 +291,7 @@ class Run:
     def _check_company(self) -> None:
         """Stop if no worker is left, whose failures would count as bad kernels.
 
-        Raises
-        ------
-        TuningError
-            All workers, GPUs or servers are gone.
+        - raises TuningError: all workers, GPUs or servers are gone.
         """
         if self._no_worker:
             made = sum(x.trials for x in self.accounts)

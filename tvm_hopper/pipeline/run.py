@@ -69,24 +69,13 @@ def _failing(p: Pass, mod: tvm.IRModule) -> list[str]:
 def leave_refused(mod: tvm.IRModule, error: LoweringError) -> tvm.IRModule:
     """Mark a module again after a pass has refused something of it.
 
-    Parameters
-    ----------
-    mod : IRModule
-        As it came; its functions carry targets.
-    error : LoweringError
-        What the pass said.
-
-    Returns
-    -------
-    mod : IRModule
-        What is refused of a function that an option alone requests, by whatever mechanism, leaves
-        it to TVM, with a warning; if it was no more than copies to global memory, these to threads.
-
-    Raises
-    ------
-    LoweringError
-        `error`, where a function or an option requests what is refused by name, or under
-        `tvm_hopper.strict`.
+    - `mod`: as it came; its functions carry targets.
+    - `error`: what the pass said.
+    - returns: what is refused of a function that an option alone requests, by whatever mechanism,
+      leaves it to TVM, with a warning; if it was no more than copies to global memory, these to
+      threads.
+    - raises LoweringError: `error`, where a function or an option requests what is refused by name,
+      or under `tvm_hopper.strict`.
     """
     marked = marks.mark_requests(mod)
     left = {}

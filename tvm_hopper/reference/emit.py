@@ -42,19 +42,15 @@ I64 = "int64"
 class Carrier:
     """The arrays that stand for one buffer of the program.
 
-    Attributes
-    ----------
-    value, error, terms : Var
-        One-dimensional; None where the buffer has no error, or is no sum.
-    fast : int
-        The axis along which neighbors lie side by side; -1: the buffer has no axis.
-    low, size, step : list of Expr
-        Of each axis: first element of the box, elements, and elements from one to the next.
-    scale, limit : Expr
-        Of a sum: the error is `scale` times the terms, where these are above `limit`.
-    cuts : Var
-        What cutting a sum of float8 products may take away (`float8_sums`), four numbers an
-        element; None for other sums.
+    - `value`, `error`, `terms` (Var): one-dimensional; None where the buffer has no error, or is no
+      sum.
+    - `fast`: the axis along which neighbors lie side by side; -1: the buffer has no axis.
+    - `low`, `size`, `step` (list of Expr): of each axis: first element of the box, elements, and
+      elements from one to the next.
+    - `scale`, `limit` (Expr): of a sum: the error is `scale` times the terms, where these are above
+      `limit`.
+    - `cuts` (Var): what cutting a sum of float8 products may take away (`float8_sums`), four
+      numbers an element; None for other sums.
     """
 
     value: Any
@@ -102,18 +98,12 @@ def sequence(parts: list[Any]) -> Any:
 class ReferenceEmitter:
     """Builds the function; afterwards says where its numbers go.
 
-    Attributes
-    ----------
-    meta, reals : dict
-        (thing, what) -> place in the arrays of integers and of floats.
-    carriers : dict
-        Of each buffer.
-    checks : list of (load, axis)
-        Loads by an index that follows from memory; of each, `outside` has whether it lay outside of
-        the tensor, and the index.
-    function : PrimFunc
-        Takes `meta`, `reals`, `outside`, then value, error and terms of each buffer, as far as it
-        has them.
+    - `meta`, `reals` (dict): (thing, what) -> place in the arrays of integers and of floats.
+    - `carriers` (dict): of each buffer.
+    - `checks` (list of (load, axis)): loads by an index that follows from memory; of each,
+      `outside` has whether it lay outside of the tensor, and the index.
+    - `function` (PrimFunc): takes `meta`, `reals`, `outside`, then value, error and terms of each
+      buffer, as far as it has them.
     """
 
     def __init__(

@@ -34,15 +34,10 @@ class TooMuchWork(PlainProgramError):
 class Expected:
     """The expected values of one output box.
 
-    Attributes
-    ----------
-    box : tuple of (first, last)
-        The elements.
-    value : numpy.ndarray
-        float64 for floats, else of the output's type.
-    error : numpy.ndarray
-        float64: how far an element may be from its value; 0: not at all; inf or NaN: nothing is
-        known.
+    - `box`: the elements.
+    - `value` (numpy.ndarray): float64 for floats, else of the output's type.
+    - `error` (numpy.ndarray): float64: how far an element may be from its value; 0: not at all; inf
+      or NaN: nothing is known.
     """
 
     box: Box
@@ -54,14 +49,9 @@ class Expected:
 class Outside:
     """An index from memory that leads the program outside of a tensor.
 
-    Attributes
-    ----------
-    tensor : str
-        What is loaded.
-    axis, index, extent : int
-        Where, by which index, and what the axis has.
-    sources : tuple of str
-        Tensors that the index is read from.
+    - `tensor`: what is loaded.
+    - `axis`, `index`, `extent`: where, by which index, and what the axis has.
+    - `sources`: tensors that the index is read from.
     """
 
     tensor: str
@@ -74,29 +64,15 @@ class Outside:
 class Reference:
     """A plain program, ready to be evaluated.
 
-    Attributes
-    ----------
-    outside : list of Outside
-        What the evaluations so far have met.
-
-    Parameters
-    ----------
-    plain : IRModule, PrimFunc or Schedule
-        Loops and stores, scheduled or not; loops that are bound to threads are run one by one.
-    name : str, optional
-        The function, if there are several.
-    tf32 : bool
-        Whether a kernel may multiply float32 by the 10 highest bits of its fraction.
-    float8 : bool
-        Whether a kernel may sum products of float8 as WGMMA does (`float8_sums`).
-    moved_roundings : bool
-        Whether a kernel may round what the program rounds to 16 bits in between at another scale,
-        as attention does with weights before their sum is known.
-
-    Raises
-    ------
-    PlainProgramError
-        The program has a statement whose meaning is not known here.
+    - `outside` (list of Outside): what the evaluations so far have met.
+    - `plain` (IRModule, PrimFunc or Schedule): loops and stores, scheduled or not; loops that are
+      bound to threads are run one by one.
+    - `name`: the function, if there are several.
+    - `tf32`: whether a kernel may multiply float32 by the 10 highest bits of its fraction.
+    - `float8`: whether a kernel may sum products of float8 as WGMMA does (`float8_sums`).
+    - `moved_roundings`: whether a kernel may round what the program rounds to 16 bits in between at
+      another scale, as attention does with weights before their sum is known.
+    - raises PlainProgramError: the program has a statement whose meaning is not known here.
     """
 
     def __init__(
@@ -174,10 +150,7 @@ class Reference:
     def sizes(self, arguments: Sequence[Any]) -> dict[Any, int]:
         """Return the variables that arguments give a value: scalars, extents, strides, offsets.
 
-        Raises
-        ------
-        ValueError
-            An argument has another type, rank or extent than its parameter.
+        - raises ValueError: an argument has another type, rank or extent than its parameter.
         """
         if len(arguments) != len(self.params):
             raise ValueError(
@@ -239,17 +212,9 @@ class Reference:
         It says nothing about an element whose error is not finite, and cannot see a wrong term that
         is smaller than the error.
 
-        Parameters
-        ----------
-        arguments : sequence
-            numpy arrays and numbers, as the program has before it runs.
-        wanted : dict
-            Boxes by the parameter's place; both ends of each interval are included.
-
-        Raises
-        ------
-        TooMuchWork
-            The boxes need more than can be computed here.
+        - `arguments` (sequence): numpy arrays and numbers, as the program has before it runs.
+        - `wanted`: boxes by the parameter's place; both ends of each interval are included.
+        - raises TooMuchWork: the boxes need more than can be computed here.
         """
         sizes = self.sizes(arguments)
         boxes = {self.params[place]: box for place, box in wanted.items()}

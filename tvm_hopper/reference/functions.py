@@ -16,18 +16,12 @@ class RealFunction:
 
     So what errors of its arguments change is largest at the ends of their intervals.
 
-    Attributes
-    ----------
-    ulps : int
-        Units in the last place that a kernel's function may be off, about twice what the CUDA Math
-        API states for float32 (table of maximum errors); 0: it is rounded correctly.
-    least : float or None
-        Where its domain begins.
-    slope : float or None
-        For a function that is not monotone: the largest magnitude of its derivative.
-    passed : callable or None
-        For one whose derivative has no bound: how far errors move it, from its value, arguments
-        and their errors.
+    - `ulps`: units in the last place that a kernel's function may be off, about twice what the CUDA
+      Math API states for float32 (table of maximum errors); 0: it is rounded correctly.
+    - `least`: where its domain begins.
+    - `slope`: for a function that is not monotone: the largest magnitude of its derivative.
+    - `passed` (callable or None): for one whose derivative has no bound: how far errors move it,
+      from its value, arguments and their errors.
     """
 
     compute: Callable[..., Any]

@@ -34,18 +34,12 @@ from .rounding import F64, FORMATS, MANTISSA, const, magnitude, round_to
 class Number:
     """A lifted expression.
 
-    Attributes
-    ----------
-    value : Expr
-        float64 for what the program has as a float, else of the program's own type.
-    error : Expr or None
-        float64 (of a condition: whether it may turn out the other way); None: none whatever.
-    dtype : str
-        The program's type.
-    bits : int
-        Significant bits that a float takes at most.
-    from_memory : bool
-        Of a name: whether its value depends on what memory holds.
+    - `value` (Expr): float64 for what the program has as a float, else of the program's own type.
+    - `error` (Expr or None): float64 (of a condition: whether it may turn out the other way); None:
+      none whatever.
+    - `dtype`: the program's type.
+    - `bits`: significant bits that a float takes at most.
+    - `from_memory`: of a name: whether its value depends on what memory holds.
     """
 
     value: Any
@@ -87,19 +81,12 @@ COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 class Lifter:
     """Lifts the expressions of one statement.
 
-    Parameters
-    ----------
-    load : callable
-        Gives the element of a buffer: `load(buffer, indices, clamped)`, lifted.
-    bind : callable
-        Gives an expression a name before the statement.
-    names : dict
-        Variables that have been lifted already.
-    where : str
-        The statement, for messages.
-    check : callable
-        Notes a load that a condition leads outside of a tensor: `check(condition, load, axis,
-        index)`.
+    - `load`: gives the element of a buffer: `load(buffer, indices, clamped)`, lifted.
+    - `bind` (callable): gives an expression a name before the statement.
+    - `names` (dict): variables that have been lifted already.
+    - `where`: the statement, for messages.
+    - `check` (callable): notes a load that a condition leads outside of a tensor: `check(condition,
+      load, axis, index)`.
     """
 
     def __init__(
@@ -226,6 +213,7 @@ class Lifter:
         if kind is tirx.Mul:
             bits = min(b.bits if a.bits == 1 else a.bits if b.bits == 1 else a.bits + b.bits, bits)
             exact = 1 in (a.bits, b.bits) or a.bits + b.bits <= FORMATS[a.dtype].precision
+            exact &= a.dtype != "float16"  # of which products soon are too small for all their bits
             passed = _of_product(a, b)
         elif kind is tirx.Div:
             exact, passed = False, self._of_quotient(value, a, b)

@@ -58,10 +58,7 @@ class PlainLet:
 class PlainStore:
     """A store of one element.
 
-    Attributes
-    ----------
-    block : str
-        Name of the block that it is in, for messages.
+    - `block`: name of the block that it is in, for messages.
     """
 
     buffer: Any
@@ -128,10 +125,7 @@ def op_name(call: Any) -> str:
 def pick_function(plain: Any, name: str | None = None) -> Any:
     """Return the one function of a module, or that with a name ("main", if there are several).
 
-    Raises
-    ------
-    ValueError
-        It holds none, or several of which none is meant.
+    - raises ValueError: it holds none, or several of which none is meant.
     """
     if isinstance(plain, tirx.PrimFunc):
         return plain
@@ -159,10 +153,8 @@ def pick_function(plain: Any, name: str | None = None) -> Any:
 def read(func: Any) -> PlainProgram:
     """Read one function.
 
-    Raises
-    ------
-    PlainProgramError
-        A statement is none of loops, conditions, names and stores of single elements.
+    - raises PlainProgramError: a statement is none of loops, conditions, names and stores of single
+      elements.
     """
     name = str((func.attrs or {}).get("global_symbol", "main"))
     if "calling_conv" in (func.attrs or {}):

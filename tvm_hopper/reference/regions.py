@@ -69,8 +69,7 @@ def infer(
     wanted : dict
         Boxes of buffers, both ends of each interval included.
     given : dict, optional
-        What tensors of integers hold that the program does not store to: extents may follow from
-        them.
+        What tensors of integers hold that the program does not store to: extents and indices.
     """
     search = _Search(program, sizes, wanted, given or {})
     rounds = itertools.count()
@@ -161,8 +160,9 @@ class _Search:
         shape = self.shapes[buffer]
         old = self.boxes.get(buffer)
         sides = []
+        known = _with_elements(list(load.indices), ranges, self.given)
         for axis, (index, size) in enumerate(zip(load.indices, shape, strict=True)):
-            found = interval(index, ranges, lets) or (0, size - 1)
+            found = interval(index, known, lets) or (0, size - 1)
             # what a condition keeps inside of the buffer may reach outside here
             found = (min(max(found[0], 0), size - 1), max(min(found[1], size - 1), 0))
             if old is not None:

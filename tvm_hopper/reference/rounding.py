@@ -22,17 +22,11 @@ MANTISSA = 52  # explicit bits of a float64
 class FloatFormat:
     """A binary format: IEEE 754-2019, 3.3, and OCP 8-bit floating point specification 1.0.
 
-    Attributes
-    ----------
-    precision : int
-        Significant bits, the hidden one included.
-    min_exponent : int
-        Of the smallest normal number, which is 2 ** min_exponent.
-    largest : float
-        The largest finite number.
-    saturates : bool
-        Whether what is too large becomes the largest finite number (CUDA's conversions to 8 bits),
-        and not an infinity.
+    - `precision`: significant bits, the hidden one included.
+    - `min_exponent`: of the smallest normal number, which is 2 ** min_exponent.
+    - `largest`: the largest finite number.
+    - `saturates`: whether what is too large becomes the largest finite number (CUDA's conversions
+      to 8 bits), and not an infinity.
     """
 
     precision: int

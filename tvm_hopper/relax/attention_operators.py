@@ -25,13 +25,9 @@ CAUSAL = ("TopLeft", "BottomRight")
 def attention_loops(attrs: Any, *tensors: Any) -> Any:
     """Return the result of an operator as a tensor of te.
 
-    Parameters
-    ----------
-    attrs : Attrs
-        Of the operator: scale, causal_mask, window_size.
-    tensors : Tensor
-        Queries, keys and values of [batch, length, heads, width], and a bias if there is one. Each
-        head of keys serves as many heads of queries.
+    - `attrs` (Attrs): of the operator: scale, causal_mask, window_size.
+    - `tensors` (Tensor): queries, keys and values of [batch, length, heads, width], and a bias if
+      there is one. Each head of keys serves as many heads of queries.
     """
     q, k, v, *bias = tensors
     batch, rows, heads, width = q.shape

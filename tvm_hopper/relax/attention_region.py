@@ -29,7 +29,7 @@ MOVES = {
 LAYOUTS = (RESHAPE, "permute_dims")
 SCALES = ("multiply", "divide")
 MOST_SCALE = 64.0  # of an operand that is cast before it
-# What a mask is computed from at each element; of anything else it is read.
+# Operators that a mask may be computed with at each element; any other mask is read.
 INDEX_ARITHMETIC = {
     *MOVES,
     *SCALES,
@@ -45,14 +45,10 @@ INDEX_ARITHMETIC = {
 class OutlinedAttention:
     """A module whose function "main" is an attention, and what its parameters stand for.
 
-    Attributes
-    ----------
-    mod : IRModule
-        With operators.
-    inputs : tuple of (Var, Expr, str)
-        Each parameter, the caller's tensor, and the type to which that is cast before.
-    result : Var
-        The caller's result.
+    - `mod` (IRModule): with operators.
+    - `inputs` (tuple of (Var, Expr, str)): each parameter, the caller's tensor, and the type to
+      which that is cast before.
+    - `result` (Var): the caller's result.
     """
 
     mod: Any

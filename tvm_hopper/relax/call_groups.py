@@ -35,12 +35,8 @@ NAME_LENGTH = 200  # characters of a fused function's name
 class CallGroup:
     """Calls that become one.
 
-    Attributes
-    ----------
-    calls : tuple of VarBinding
-        In the order of the block.
-    outputs : tuple of Var
-        Results of calls that something outside of the group reads.
+    - `calls` (tuple of VarBinding): in the order of the block.
+    - `outputs` (tuple of Var): results of calls that something outside of the group reads.
     """
 
     calls: tuple[Any, ...]
@@ -109,17 +105,9 @@ class _Dims:
 def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
     """Let TVM fuse the functions of a group into one.
 
-    Parameters
-    ----------
-    mod : IRModule
-        Of the functions.
-    group : CallGroup
-        Calls of them.
-
-    Returns
-    -------
-    func : PrimFunc
-        Its parameters are the group's inputs and outputs.
+    - `mod`: of the functions.
+    - `group`: calls of them.
+    - returns: its parameters are the group's inputs and outputs.
     """
     dims, builder = _Dims(), relax.BlockBuilder()
     callees = {x.value.args[0] for x in group.calls if not is_view(x)}
@@ -155,10 +143,7 @@ def fuse_group(mod: tvm.IRModule, group: CallGroup) -> tirx.PrimFunc:
 class CallGraph:
     """The calls of one dataflow block, and the groups that they are in.
 
-    Parameters
-    ----------
-    func, block : Function, DataflowBlock
-        Whose bindings these are.
+    - `func`, `block` (Function, DataflowBlock): whose bindings these are.
     """
 
     def __init__(self, func: relax.Function, block: Any) -> None:
@@ -218,14 +203,9 @@ class CallGraph:
     ) -> None:
         """Join each call with those that compute its arguments, as long as one function takes them.
 
-        Parameters
-        ----------
-        is_member : callable
-            Which bindings may be in a group.
-        accepts : callable
-            Whether a group may become one function.
-        takes_views : bool
-            Whether reshapes between two calls join them.
+        - `is_member` (callable): which bindings may be in a group.
+        - `accepts`: whether a group may become one function.
+        - `takes_views`: whether reshapes between two calls join them.
         """
         able = [is_member(x) for x in self.bindings]
 
@@ -327,14 +307,10 @@ def rewrite_groups(
 ) -> tvm.IRModule:
     """Group the calls of each dataflow block and call one function for each group.
 
-    Parameters
-    ----------
-    mod : IRModule
-        A model.
-    grow : callable
-        Joins the calls of a graph, and puts the function of each group into `functions`.
-    functions : dict of tuple to PrimFunc
-        By the group's key. A parameter of another rank than its argument is a view of it.
+    - `mod`: a model.
+    - `grow`: joins the calls of a graph, and puts the function of each group into `functions`.
+    - `functions` (dict of tuple to PrimFunc): by the group's key. A parameter of another rank than
+      its argument is a view of it.
     """
     rewriter = _GroupRewriter(mod, functions)
     for gv, func in mod.functions.items():

@@ -30,12 +30,9 @@ CONTEXT = "context"  # the symbol for the tokens that a sequence has in a paged 
 def find_calls(mod: tvm.IRModule) -> tuple[dict[str, list[CallRecord]], list[str]]:
     """Count the calls of functions, and find external functions among them.
 
-    Returns
-    -------
-    calls : dict
-        Of each function, by its name in the module.
-    libraries : list of str
-        External functions that compute something, in the order of their first calls.
+    - returns `calls`: of each function, by its name in the module.
+    - returns `libraries`: external functions that compute something, in the order of their first
+      calls.
     """
     counts: Counter[tuple[str, CallRecord]] = Counter()
     libraries: dict[str, None] = {}

@@ -30,9 +30,9 @@ from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .simplify_operands import rewrite_functions, swapped
+from .mutator_passes import is_for_library, rewrite_functions
+from .simplify_operands import swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
-from .wide_functions import is_for_library
 
 GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
 LAYOUTS = {  # by the axes of an image: as PyTorch stores them, and with channels last
@@ -118,7 +118,7 @@ def _gains(call: Any) -> bool:
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
-    """Tell windows of several pixels of which none meets another one, or a pad."""
+    """Tell whether windows of several pixels neither overlap nor touch a pad."""
     attrs = call.attrs
     apart = [int(n) for n in attrs.strides] == window and max(window) > 1
     return apart and not any(map(int, attrs.padding)) and all(int(n) == 1 for n in attrs.dilation)

@@ -49,18 +49,11 @@ def of_scheduled(
 ) -> FunctionRecord:
     """Record what rules made of a function.
 
-    Parameters
-    ----------
-    name : str
-        In the module.
-    plain : PrimFunc
-        As the rules were given it.
-    now : PrimFunc or None
-        As the last of them left it; None where all refused.
-    said : sequence of Decision
-        Theirs, in order.
-    tuned : TunedChoice, optional
-        What a database decided of it.
+    - `name`: in the module.
+    - `plain`: as the rules were given it.
+    - `now`: as the last of them left it; None where all refused.
+    - `said` (sequence of Decision): theirs, in order.
+    - `tuned`: what a database decided of it.
     """
     taken = next((x for x in decisions if x.taken), None)
     if taken is None or now is None:

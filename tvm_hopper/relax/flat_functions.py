@@ -30,14 +30,10 @@ ROWS = "rows"  # the name of their number: calls say what it is, as batch * leng
 class FlatFunction:
     """A function whose leading dimensions were made one.
 
-    Attributes
-    ----------
-    func : PrimFunc
-        As it is now.
-    lead : int
-        How many dimensions were made one.
-    flattened : tuple of bool
-        Of each tensor among the parameters: whether its leading dimensions are among them.
+    - `func`: as it is now.
+    - `lead`: how many dimensions were made one.
+    - `flattened`: of each tensor among the parameters: whether its leading dimensions are among
+      them.
     """
 
     func: tirx.PrimFunc
@@ -53,12 +49,8 @@ def flatten_function(func: tirx.PrimFunc, lead: int | None = None) -> FlatFuncti
     and those of one element after them. Every block has to run over all of these dimensions, or to
     touch no tensor that has them.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        Plain loops.
-    lead : int, optional
-        How many dimensions to make one, of a function without a product.
+    - `func`: plain loops.
+    - `lead`: how many dimensions to make one, of a function without a product.
     """
     tensors = [x for x in func.params if tirx.is_buffer_var(x)]
     if not tensors:

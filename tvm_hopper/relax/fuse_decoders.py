@@ -38,13 +38,7 @@ ALONE = "relax.stays_alone"
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseDecoders")
 class FuseDecoders:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options

@@ -45,13 +45,7 @@ GATES = 2
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseGates")
 class FuseGates:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options
@@ -96,15 +90,8 @@ def gated_function(
 def interleaved(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """Deal out the columns of a product in eights, where what follows it takes two halves.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        A product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
-
-    Returns
-    -------
-    func : PrimFunc or None
-        With a weight of (2, N // 8, 8, K); None: it is no such function.
+    - `func`: a product of (rows, K) and (2 * N, K), and elementwise blocks after it, to (rows, N).
+    - returns: the function, with a weight of (2, N // 8, 8, K); None: it is no such function.
     """
     sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
     name, *others = products(sch)

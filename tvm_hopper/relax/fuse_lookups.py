@@ -30,13 +30,7 @@ from .options import ModelOptions
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FuseLookups")
 class FuseLookups:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options

@@ -34,10 +34,7 @@ from .options import ModelOptions
 class FuseMemoryBound:
     """The pass; see the module.
 
-    Parameters
-    ----------
-    options : ModelOptions
-        How sums of 16 bits are made.
+    - `options`: how sums of 16 bits are made.
     """
 
     def __init__(self, options: ModelOptions) -> None:

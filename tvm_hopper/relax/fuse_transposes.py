@@ -16,8 +16,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
-from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swaps_last_two
-from .wide_functions import is_for_library
+from .mutator_passes import is_for_library, rewrite_functions
+from .simplify_operands import MATMUL, PERMUTE, swaps_last_two
 
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
 

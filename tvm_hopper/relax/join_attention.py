@@ -34,8 +34,8 @@ from tvm_hopper.schedule.reasons import TVM_ERRORS
 from .attention_operators import attention_loops
 from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
+from .mutator_passes import rewrite_functions
 from .options import ModelOptions
-from .simplify_operands import rewrite_functions
 
 NAME = "attention"
 OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
@@ -45,10 +45,7 @@ OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
 class JoinAttention:
     """See the module's docstring for the rewrite.
 
-    Parameters
-    ----------
-    options : ModelOptions, optional
-        Without `accumulate` weights are not rounded where the model does not say so.
+    - `options`: without `accumulate` weights are not rounded where the model does not say so.
     """
 
     def __init__(self, options: ModelOptions | None = None) -> None:

@@ -63,10 +63,7 @@ def _is_ours(name: tvm.ir.GlobalVar, func: Any) -> bool:
 def records_of(thing: Any) -> tuple[FunctionRecord, ...]:
     """Read the records of a module that was scheduled, of an executable, or of its file.
 
-    Raises
-    ------
-    HopperError
-        It has none, or there is no such file.
+    - raises HopperError: it has none, or there is no such file.
     """
     if isinstance(thing, tvm.IRModule):
         text = str(thing.attrs[ATTR]) if thing.attrs and ATTR in thing.attrs else None

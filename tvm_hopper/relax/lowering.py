@@ -40,13 +40,7 @@ from .wide_scans import WideScans
 
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
-    """Return the passes that turn a model into functions in plain loops, after library dispatch.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """Return the passes that turn a model into functions in plain loops, after library dispatch."""
     return [
         JoinAttention(options),  # one function, whose scores are never stored
         ChannelsLast(),  # TMA loads channels that lie next to each other
@@ -73,13 +67,7 @@ def dispatch_passes(target: Target) -> list[Any]:
 
 
 def legalize_passes(options: ModelOptions) -> list[Any]:
-    """Return the passes that replace TVM's `legalize_passes` for CUDA.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """Return the passes that replace TVM's `legalize_passes` for CUDA."""
     return [
         *prepare_passes(options),
         ScheduleFunctions(options),  # a kernel each, ours where a rule of ours takes the function

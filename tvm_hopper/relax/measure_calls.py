@@ -32,23 +32,12 @@ def measure_calls(
 ) -> dict[str, float]:
     """Return the microseconds of all calls of each function in one run of a Relax function.
 
-    Parameters
-    ----------
-    machine : relax.VirtualMachine
-        That runs the model; it is left without an instrument.
-    caller : str
-        The Relax function.
-    arguments : sequence
-        Its arguments.
-    names : collection of str
-        The functions that are timed.
-    repeats : int
-        How often each is timed; the median counts.
-
-    Raises
-    ------
-    HopperError
-        Tensors are neither on a GPU nor on the host.
+    - `machine` (relax.VirtualMachine): that runs the model; it is left without an instrument.
+    - `caller`: the Relax function.
+    - `arguments` (sequence): its arguments.
+    - `names`: the functions that are timed.
+    - `repeats`: how often each is timed; the median counts.
+    - raises HopperError: tensors are neither on a GPU nor on the host.
     """
     times: dict[str, float] = defaultdict(float)
     timers: dict[int, Timer] = {}

@@ -82,15 +82,8 @@ class ModelReport:
     def section(self, caller: str) -> Section:
         """Return what a Relax function calls, the most expensive first, and the share served.
 
-        Parameters
-        ----------
-        caller : str
-            Its name, as "prefill".
-
-        Raises
-        ------
-        HopperError
-            No function of that name calls a kernel.
+        - `caller`: its name, as "prefill".
+        - raises HopperError: no function of that name calls a kernel.
         """
         if caller not in self.callers:
             known = ", ".join(self.callers) or "none: nothing is called"
@@ -107,21 +100,13 @@ class ModelReport:
     ) -> ModelReport:
         """Return this report with times of a device in place of estimates.
 
-        Parameters
-        ----------
-        machine : relax.VirtualMachine
-            That runs the model.
-        arguments : sequence
-            Of the Relax function, on its device.
-        caller : str, optional
-            The Relax function; None: the only one that calls kernels.
-        repeats : int
-            How often each kernel is timed, behind a cache that holds other data; the median counts.
-
-        Raises
-        ------
-        HopperError
-            It is unknown which function is meant, or there is no timer for the device.
+        - `machine` (relax.VirtualMachine): that runs the model.
+        - `arguments` (sequence): of the Relax function, on its device.
+        - `caller`: the Relax function; None: the only one that calls kernels.
+        - `repeats`: how often each kernel is timed, behind a cache that holds other data; the
+          median counts.
+        - raises HopperError: it is unknown which function is meant, or there is no timer for the
+          device.
         """
         from .measure_calls import measure_calls
 

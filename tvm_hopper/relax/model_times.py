@@ -45,12 +45,8 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
 class Cost:
     """What some calls cost; None: not known.
 
-    Attributes
-    ----------
-    flops, num_bytes : float or None
-        Operations; bytes of tensors, each once.
-    microseconds : float or None
-        Estimated, or measured.
+    - `flops`, `num_bytes`: operations; bytes of tensors, each once.
+    - `microseconds`: estimated, or measured.
     """
 
     flops: float | None = 0.0
@@ -129,16 +125,10 @@ def call_cost(
 ) -> Cost:
     """Return the cost of one call of a function.
 
-    Parameters
-    ----------
-    record : FunctionRecord
-        The function.
-    call : CallRecord
-        One of its calls.
-    sizes : mapping of str to int
-        Values of the caller's symbols.
-    chip : Chip
-        That it runs on.
+    - `record`: the function.
+    - `call`: one of its calls.
+    - `sizes`: values of the caller's symbols.
+    - `chip`: that it runs on.
     """
     known = sizes_inside(record, call, sizes)
     flops = value_of(call.flops or record.flops, known)

@@ -75,10 +75,7 @@ def _is_database(value: Any) -> bool:
 def as_options(given: dict[str, Any]) -> ModelOptions:
     """Check options by name.
 
-    Raises
-    ------
-    OptionError
-        An option is unknown.
+    - raises OptionError: an option is unknown.
     """
     known = [field.name for field in fields(ModelOptions)]
     unknown = [name for name in given if name not in known]

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -26,20 +25,12 @@ from tvm_hopper import ir
 from tvm_hopper.facts.dtypes import DTYPES, OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 
-from .simplify_operands import MATMUL, PERMUTE, rewrite_functions, swapped, swaps_last_two
+from .mutator_passes import mutator_pass
+from .simplify_operands import MATMUL, PERMUTE, swapped, swaps_last_two
 
 # With fewer rows of the left operand, copying the right one takes longer than a product without
 # tensor cores. Not measured.
 MIN_ROWS_FOR_COPY = 16
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.PadOperands")
-class PadOperands:
-    """See the module's docstring for the rewrite."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite the products of a module."""
-        return rewrite_functions(mod, _OperandPadder(mod))
 
 
 @mutator
@@ -86,6 +77,9 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
             widths[2 * (rank + last) + 1] = missing
             padded = self.builder_.emit(relax.op.nn.pad(padded, widths))
         return padded if source is None else self.builder_.emit(swapped(padded))
+
+
+PadOperands = mutator_pass("PadOperands", _OperandPadder)
 
 
 def _are_loadable(x: Any) -> bool:

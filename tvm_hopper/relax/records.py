@@ -26,16 +26,10 @@ class TensorRecord:
 class KernelRecord:
     """A kernel of a function.
 
-    Attributes
-    ----------
-    launched_for : str
-        The condition under which the host launches it; empty: always.
-    rows : int or None
-        The rows that it was chosen for, of a size class.
-    configuration : str
-        How it is cut up.
-    microseconds : float or None
-        Estimated, for those rows; None where nothing was.
+    - `launched_for`: the condition under which the host launches it; empty: always.
+    - `rows`: the rows that it was chosen for, of a size class.
+    - `configuration`: how it is cut up.
+    - `microseconds`: estimated, for those rows; None where nothing was.
     """
 
     launched_for: str
@@ -48,16 +42,10 @@ class KernelRecord:
 class ProductRecord:
     """The product in a function: what its time depends on.
 
-    Attributes
-    ----------
-    rows : str
-        Their number, as text.
-    columns, depth : int
-        Extents of the product.
-    dtype, out_dtype : str
-        Of the operands and of the output.
-    majors : tuple of str
-        "k" or "mn" for each operand, see `hs.choose_config`.
+    - `rows`: their number, as text.
+    - `columns`, `depth`: extents of the product.
+    - `dtype`, `out_dtype`: of the operands and of the output.
+    - `majors`: "k" or "mn" for each operand, see `hs.choose_config`.
     """
 
     rows: str
@@ -72,18 +60,12 @@ class ProductRecord:
 class CallRecord:
     """Calls of one function from another, with the same shapes.
 
-    Attributes
-    ----------
-    caller : str
-        The Relax function.
-    shapes : tuple
-        Extents of each argument and output, as text in the caller's symbols.
-    count : int
-        How many there are.
-    of_weights : bool
-        Whether all tensors among the arguments are weights, or made of weights alone.
-    flops, num_bytes : str
-        Work of one call, as text in the caller's symbols, where the function is external.
+    - `caller`: the Relax function.
+    - `shapes`: extents of each argument and output, as text in the caller's symbols.
+    - `count`: how many there are.
+    - `of_weights`: whether all tensors among the arguments are weights, or made of weights alone.
+    - `flops`, `num_bytes`: work of one call, as text in the caller's symbols, where the function is
+      external.
     """
 
     caller: str
@@ -98,25 +80,16 @@ class CallRecord:
 class FunctionRecord:
     """Record of one function: who computes it, and why.
 
-    Attributes
-    ----------
-    name : str
-        In the module.
-    computed_by : str
-        "tvm_hopper"; "TVM", by a rule of dlight's; "given" where it came scheduled; "library" for
-        an external function; "nobody" where every rule refused.
-    rule : str
-        The rule that took it.
-    note : str
-        What that did next to the plain request.
-    refused : tuple of (str, str)
-        The rules before it that were asked, and their reasons.
-    elements : tuple of ElementsNote
-        Tensors that a kernel of ours accesses element by element.
-    kind : str
-        What it computes: a key of `work.RULE_OF_KIND`.
-    flops, num_bytes : str
-        Work of one call, as text in the function's symbols; empty where it is not known.
+    - `name`: in the module.
+    - `computed_by`: "tvm_hopper"; "TVM", by a rule of dlight's; "given" where it came scheduled;
+      "library" for an external function; "nobody" where every rule refused.
+    - `rule`: the rule that took it.
+    - `note`: what that did next to the plain request.
+    - `refused`: the rules before it that were asked, and their reasons.
+    - `elements`: tensors that a kernel of ours accesses element by element.
+    - `kind`: what it computes: a key of `work.RULE_OF_KIND`.
+    - `flops`, `num_bytes`: work of one call, as text in the function's symbols; empty where it is
+      not known.
     """
 
     name: str
@@ -142,10 +115,7 @@ def to_text(records: Sequence[FunctionRecord]) -> str:
 def from_text(text: str) -> tuple[FunctionRecord, ...]:
     """Read what `to_text` wrote.
 
-    Raises
-    ------
-    HopperError
-        Another version of the package wrote it.
+    - raises HopperError: another version of the package wrote it.
     """
     try:
         return tuple(_function(x) for x in json.loads(text))

@@ -19,22 +19,13 @@ QUANTITIES = ("flops", "num_bytes", "microseconds")
 class ReportRow:
     """What one function costs the function that calls it.
 
-    Attributes
-    ----------
-    function : FunctionRecord
-        Who computes it, and why.
-    calls : int
-        How many there are.
-    cost : Cost
-        Of all of them.
-    time_is : str
-        "estimated" by our cost models, "at least" what a roofline says, or "measured".
-    kernel : KernelRecord or None
-        The kernel of ours that runs for these sizes, of the most frequent shapes.
-    rows : str
-        What its rows are: "batch * length = 2048".
-    weight_bytes : float
-        Bytes that calls move on weights alone: work that could be done once.
+    - `function`: who computes it, and why.
+    - `calls`: how many there are.
+    - `cost`: of all of them.
+    - `time_is`: "estimated" by our cost models, "at least" what a roofline says, or "measured".
+    - `kernel`: the kernel of ours that runs for these sizes, of the most frequent shapes.
+    - `rows`: what its rows are: "batch * length = 2048".
+    - `weight_bytes`: bytes that calls move on weights alone: work that could be done once.
     """
 
     function: FunctionRecord
@@ -55,12 +46,8 @@ class ReportRow:
 class Section:
     """What one Relax function calls.
 
-    Attributes
-    ----------
-    caller : str
-        The Relax function.
-    rows : tuple of ReportRow
-        The most expensive first.
+    - `caller`: the Relax function.
+    - `rows`: the most expensive first.
     """
 
     caller: str
@@ -110,18 +97,11 @@ def make_section(
 ) -> Section:
     """Return what a Relax function calls.
 
-    Parameters
-    ----------
-    caller : str
-        Its name.
-    functions : iterable of FunctionRecord
-        Those of the model.
-    sizes : mapping of str to int
-        Values of symbols.
-    chip : Chip
-        That it runs on.
-    measured : mapping of (str, str) to float
-        Microseconds by caller and function, instead of estimates.
+    - `caller`: its name.
+    - `functions`: those of the model.
+    - `sizes`: values of symbols.
+    - `chip`: that it runs on.
+    - `measured`: microseconds by caller and function, instead of estimates.
     """
     found = []
     for record in functions:

@@ -20,28 +20,22 @@ import tvm
 from tvm import te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .wide_functions import rewrite_functions
+from .mutator_passes import mutator_pass
 
 PLACES = {"relax.argmax": topi.argmax, "relax.argmin": topi.argmin}
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.RowPlaces")
-class RowPlaces:
-    """See the module's docstring for the rewrite."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Legalise argmax and argmin."""
-        return rewrite_functions(mod, _PlacesOfRows(mod))
-
-
 @mutator
 class _PlacesOfRows(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
     def visit_call_(self, call: Any) -> Any:
         """Write argmax or argmin as one function of te."""
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
         if name not in PLACES:
             return call
+        self.changed = True
         axis, keeps = call.attrs.axis, bool(call.attrs.keepdims)
 
         def place(x: te.Tensor) -> te.Tensor:
@@ -49,3 +43,6 @@ class _PlacesOfRows(PyExprMutator):  # type: ignore[misc]
             return topi.maximum(index, tvm.tirx.const(0, index.dtype))
 
         return self.builder_.call_te(place, call.args[0], primfunc_name_hint=name.split(".")[1])
+
+
+RowPlaces = mutator_pass("RowPlaces", _PlacesOfRows)

@@ -36,13 +36,7 @@ ATTR = "tvm_hopper.model"
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.ScheduleFunctions")
 class ScheduleFunctions:
-    """The pass; see the module.
-
-    Parameters
-    ----------
-    options : ModelOptions
-        How products are computed.
-    """
+    """The pass; see the module."""
 
     def __init__(self, options: ModelOptions) -> None:
         self.options = options

@@ -11,7 +11,7 @@ plain product of more rows (FlattenBatch), of a tensor whose transpose FuseTrans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
+
+from .mutator_passes import mutator_pass
 
 MATMUL, PERMUTE, REPEAT, CAST, RESHAPE = (
     tvm.ir.Op.get(f"relax.{x}")
@@ -32,18 +34,11 @@ MATMUL, PERMUTE, REPEAT, CAST, RESHAPE = (
 class StoredOperand:
     """An operand of a product, as its source and what is done to that.
 
-    Attributes
-    ----------
-    source
-        A tensor.
-    lead
-        Whether the operand has dimensions in front of its last two that the source lacks.
-    is_turned
-        Whether its last two dimensions are the source's, swapped.
-    dtype
-        Its type.
-    steps
-        How many operations lie in between.
+    - `source`: a tensor.
+    - `lead`: whether the operand has dimensions in front of its last two that the source lacks.
+    - `is_turned`: whether its last two dimensions are the source's, swapped.
+    - `dtype`: its type.
+    - `steps`: how many operations lie in between.
     """
 
     source: Any
@@ -51,28 +46,6 @@ class StoredOperand:
     lead: bool = False
     is_turned: bool = False
     steps: int = 0
-
-
-def rewrite_functions(
-    mod: tvm.IRModule, rewriter: Any, is_left: Callable[[Any], bool] = lambda _: False
-) -> tvm.IRModule:
-    """Return a module with its Relax functions rewritten, as far as the rewriter has `changed`."""
-    for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not is_left(func):
-            rewriter.changed = False
-            new = rewriter.visit_expr(func)
-            if rewriter.changed:
-                rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
-    return rewriter.builder_.get()
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.SimplifyOperands")
-class SimplifyOperands:
-    """See the module's docstring for the rewrite."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite the products of a module."""
-        return rewrite_functions(mod, _Products(mod))
 
 
 @mutator
@@ -133,6 +106,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         if str(made.ty.dtype) != x.dtype:
             made = self.builder_.emit(relax.op.astype(made, x.dtype))
         return self.builder_.emit(swapped(made)) if x.is_turned else made
+
+
+SimplifyOperands = mutator_pass("SimplifyOperands", _Products)
 
 
 def _gains(x: StoredOperand) -> bool:

@@ -25,7 +25,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_hopper.errors import cannot_configure
 
 from .join_products import NUM_INPUT
-from .simplify_operands import CAST, MATMUL, rewrite_functions
+from .mutator_passes import rewrite_functions
+from .simplify_operands import CAST, MATMUL
 
 WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")

@@ -77,12 +77,8 @@ def describe(config: Any) -> str:
 def open_records(database: Any) -> Any:
     """Open the records of a folder once for all functions of a model.
 
-    Raises
-    ------
-    OptionError
-        There is nothing that reads databases.
-    TuningError
-        There are no records in the folder, or they cannot be read.
+    - raises OptionError: there is nothing that reads databases.
+    - raises TuningError: there are no records in the folder, or they cannot be read.
     """
     is_folder = isinstance(database, (str, os.PathLike))
     return _reader(database).Database(database) if is_folder else database
@@ -101,10 +97,8 @@ def _reader(database: Any) -> Any:
 def find_tuned(database: Any, name: str, func: tirx.PrimFunc, target: Target) -> TunedChoice:
     """Ask a database for the configuration of a function.
 
-    Raises
-    ------
-    OptionError
-        There is a database and nothing that reads it, or its answer is no configuration.
+    - raises OptionError: there is a database and nothing that reads it, or its answer is no
+      configuration.
     """
     if database is None:
         return TunedChoice()

@@ -23,36 +23,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
+from .mutator_passes import mutator_pass
+
 NARROW, WIDE = ("float16", "bfloat16"), "float32"
 Function = Callable[..., Any]
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.WideFunctions")
-class WideFunctions:
-    """See the module's docstring for the rewrite."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Legalise what TVM computes in 16 bits."""
-        return rewrite_functions(mod, _Functions(mod))
-
-
-def rewrite_functions(mod: tvm.IRModule, rewriter: Any) -> tvm.IRModule:
-    """Let a mutator rewrite the Relax functions of a module that no library computes."""
-    for gv, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not is_for_library(func):
-            new = rewriter.visit_expr(func)
-            if not new.same_as(func):
-                rewriter.builder_.update_func(gv, new)
-    return rewriter.builder_.get()
-
-
-def is_for_library(func: relax.Function) -> bool:
-    """Tell a function that a library computes."""
-    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
-
-
 @mutator
 class _Functions(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
     def visit_call_(self, call: Any) -> Any:
         """Write a call as one function of te, whose results have the types of the call."""
         call = super().visit_call_(call)
@@ -62,6 +42,7 @@ class _Functions(PyExprMutator):  # type: ignore[misc]
         dtype = str(call.args[0].ty.dtype)
         if dtype not in NARROW and not (name in OF_FLOAT32 and dtype == WIDE):
             return call
+        self.changed = True
         function = FUNCTIONS[name](call.attrs)
         types = [call.ty] if isinstance(call.ty, relax.TensorType) else list(call.ty.fields)
 
@@ -73,6 +54,9 @@ class _Functions(PyExprMutator):  # type: ignore[misc]
 
         hint = name.removeprefix("nn.")
         return self.builder_.call_te(wide, *map(_number, call.args), primfunc_name_hint=hint)
+
+
+WideFunctions = mutator_pass("WideFunctions", _Functions)
 
 
 def _has_tensors(call: Any) -> bool:

@@ -10,35 +10,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
-from .wide_functions import rewrite_functions
+from .mutator_passes import mutator_pass
 
 SCANS = {"relax.cumsum": relax.op.cumsum, "relax.cumprod": relax.op.cumprod}
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.WideScans")
-class WideScans:
-    """See the module's docstring for the rewrite."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Give scans of bools a type that TVM's kernel of a scan takes."""
-        return rewrite_functions(mod, _Scans(mod))
-
-
 @mutator
 class _Scans(PyExprMutator):  # type: ignore[misc]
+    changed = False
+
     def visit_call_(self, call: Any) -> Any:
         """Scan in int32 what is scanned as bool."""
         call = super().visit_call_(call)
         scan = SCANS.get(str(getattr(call.op, "name", "")))
         if scan is None or ir.dtype_of(call) != "bool":
             return call
+        self.changed = True
         exclusive = bool(call.attrs.exclusive)
         axis = None if call.attrs.axis is None else int(call.attrs.axis)
         wide = self.builder_.emit(scan(call.args[0], axis, dtype="int32", exclusive=exclusive))
         return relax.op.astype(wide, "bool")
+
+
+WideScans = mutator_pass("WideScans", _Scans)

@@ -48,14 +48,9 @@ _NO_ARITHMETIC = ("if_then_else", "likely", "reinterpret")  # of calls
 class FunctionWork:
     """Work of one call of a function, as text in its symbols.
 
-    Attributes
-    ----------
-    kind : str
-        A key of `RULE_OF_KIND`, or "reshape".
-    flops : str
-        Arithmetic operations on elements; empty where they depend on data.
-    num_bytes : str
-        Each element of a parameter that is read or written, once.
+    - `kind`: a key of `RULE_OF_KIND`, or "reshape".
+    - `flops`: arithmetic operations on elements; empty where they depend on data.
+    - `num_bytes`: each element of a parameter that is read or written, once.
     """
 
     kind: str

@@ -41,17 +41,9 @@ def is_asynchronous(func: tirx.PrimFunc) -> bool:
 def ask_for_copies(func: tirx.PrimFunc, mechanism: str) -> tirx.PrimFunc | None:
     """Let the plain copies into shared memory that are asynchronous request a mechanism.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        A function without keys of ours.
-    mechanism : str
-        A value of `tvm_hopper.async_copy`.
-
-    Returns
-    -------
-    func : PrimFunc or None
-        None if there is no such copy: the function stays TVM's own.
+    - `func`: a function without keys of ours.
+    - `mechanism`: a value of `tvm_hopper.async_copy`.
+    - returns: None if there is no such copy: the function stays TVM's own.
     """
     found = _ask_in_scopes(func, mechanism)
     asking = _ask_in_stages(func if found is None else found, mechanism)

@@ -33,17 +33,9 @@ _OF_VECTORS = {
 def map_bodies(func: tirx.PrimFunc, change: Callable[[Any], Any]) -> tirx.PrimFunc:
     """Offer to `change` what the threads of a function's processor run.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        The function.
-    change : callable
-        Returns the statement that it is offered, or a replacement: each kernel, a loop that is
-        bound to a thread axis, or all of the body where one thread runs it.
-
-    Returns
-    -------
-    func : PrimFunc
+    - `func`: the function.
+    - `change` (callable): returns the statement that it is offered, or a replacement: each kernel,
+      a loop that is bound to a thread axis, or all of the body where one thread runs it.
     """
     if processor_of(func).has_threads:
         return ir.map_kernels(func, change)

@@ -15,22 +15,11 @@ from tvm_hopper.errors import HopperError
 def load_kernel(file: Path, name: str) -> Any:
     """Run a file and return what it holds under a name.
 
-    Parameters
-    ----------
-    file : Path
-        A Python file. It is run, so it must be one that you trust.
-    name : str
-        A module, a PrimFunc, a schedule, or a function without arguments that returns one.
-
-    Returns
-    -------
-    kernel : IRModule, PrimFunc, Executable or runtime module
-        Of a schedule, its module.
-
-    Raises
-    ------
-    ValueError
-        The file does not run, or holds no such thing.
+    - `file`: a Python file. It is run, so it must be one that you trust.
+    - `name`: a module, a PrimFunc, a schedule, or a function without arguments that returns one.
+    - returns (IRModule, PrimFunc, Executable or runtime module): what the file holds; the module
+      of a schedule.
+    - raises ValueError: the file does not run, or holds no such thing.
     """
     unique = f"_kernel_file_{file.stem}"  # a file may be called as a module that it imports
     spec = importlib.util.spec_from_file_location(unique, file)

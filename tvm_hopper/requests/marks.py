@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -24,6 +25,7 @@ from tvm_hopper.requests import async_scopes, keys, options, spelling, stock
 from tvm_hopper.requests.axis_notes import set_notes_apart
 from tvm_hopper.requests.targets import find_processor, name_target
 
+PRODUCTS = {keys.WGMMA, keys.MMA_SYNC}
 LEFT = "left_to_tvm"  # on a function that an option requested and the lowering refused
 OURS = "tvm_hopper"  # target key, set by us on a function that asked; its two halves inherit it
 _PARTNERS = {  # a key that says how: the keys that say what, without which it changes nothing
@@ -52,6 +54,7 @@ class Request:
     axis: str = ""  # thread axis that the loop is bound to
     neighbors: frozenset[str] = frozenset()  # every annotation of the same block or loop
     reads: bool = True  # whether a block reads global memory
+    numbers: str = ""  # the block whose elements a loop numbers
 
 
 def is_marked(func: BaseFunc) -> bool:
@@ -77,25 +80,33 @@ def _annotations(func: tirx.PrimFunc) -> list[Request]:
         Request(keys.FUNCTION, "attribute", str(name), value) for name, value in func.attrs.items()
     ]
 
-    def collect(
-        place: str,
-        owner: str,
-        annotations: Mapping[str, object],
-        axis: str = "",
-        reads: bool = True,
-    ) -> None:
+    def collect(place: str, owner: str, annotations: Mapping[str, object], **more: Any) -> None:
         neighbors = frozenset(map(str, annotations))
         for name, value in annotations.items():
-            requests.append(Request(place, owner, str(name), value, axis, neighbors, reads))
+            requests.append(Request(place, owner, str(name), value, neighbors=neighbors, **more))
 
     for block in ir.find_all(func.body, ir.SBlock, lambda b: bool(b.annotations)):
         reads = ir.has_any(block, ir.TensorLoad, lambda x: str(x.source.scope()) in ("", "global"))
         collect(keys.BLOCK, block.name_hint, block.annotations, reads=reads)
+    products = ir.find_all(func.body, ir.SBlock, lambda b: not PRODUCTS.isdisjoint(b.annotations))
     for loop in ir.find_all(func.body, ir.For, lambda f: bool(f.annotations)):
         bound = loop.thread_binding
         axis = str(bound.thread_tag) if bound is not None else ""
-        collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis)
+        numbers = _numbered_block(loop, products)
+        collect(keys.LOOP, loop.loop_var.name, loop.annotations, axis=axis, numbers=numbers)
     return requests
+
+
+def _numbered_block(loop: ir.For, products: list[ir.SBlock]) -> str:
+    """Name the product that a loop is inside of, or the one block whose elements it numbers."""
+    owner = next((x for x in products if ir.uses_node(x, loop)), None)
+    realize = ir.loop_nest(loop)[1]
+    store = realize.block.body if isinstance(realize, ir.SBlockRealize) else None
+    if owner is None and isinstance(store, ir.BufferStore):
+        pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        spatial = [value for x, value in pairs if x.iter_type == tirx.IterVar.DataPar]
+        owner = realize.block if ir.uses(spatial, loop.loop_var) else None
+    return "" if owner is None else str(owner.name_hint)
 
 
 def mark_requests(mod: tvm.IRModule) -> tvm.IRModule:
@@ -281,6 +292,9 @@ def _check_surroundings(where: str, key: keys.Key, request: Request) -> None:
     if not key.axis and request.place == keys.LOOP and request.axis:
         found = f"{key.name} on a loop bound to {request.axis}"
         raise cannot_lower(where, found, "it on a serial loop")
+    if request.numbers and not key.axis and request.name not in _PARTNERS:
+        found = f"{key.name} on a loop over the elements of block {request.numbers}"
+        raise cannot_lower(where, found, "it on a loop over a sum, or around several blocks")
 
 
 def _where(function: str, request: Request) -> str:

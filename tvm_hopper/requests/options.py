@@ -124,10 +124,8 @@ def fast_math() -> bool:
 def to_carrier(config: Any) -> Any:
     """Move our keys into the stock key that carries them; a config without any stays as it is.
 
-    Raises
-    ------
-    OptionError
-        A key looks like one of ours and is none, or has a value of the wrong type.
+    - raises OptionError: a key looks like one of ours and is none, or has a value of the wrong
+      type.
     """
     if not isinstance(config, Mapping):
         return config

@@ -49,10 +49,7 @@ def name_target(target: Target) -> str:
 def processor_of(func: tirx.PrimFunc) -> Processor:
     """Return what a function is built for, `DEFAULT_ARCH` without a target.
 
-    Raises
-    ------
-    LoweringError
-        Nothing is known of what its target names.
+    - raises LoweringError: nothing is known of what its target names.
     """
     target = func.attrs.get("target", None) if func.attrs else None
     processor = find_processor(target)
@@ -64,10 +61,7 @@ def arch_of(func: tirx.PrimFunc) -> Arch:
 
     One without a target, as a single pass may be given it, is taken to be for `DEFAULT_ARCH`.
 
-    Raises
-    ------
-    LoweringError
-        Nothing is known of the arch that its target names.
+    - raises LoweringError: nothing is known of the arch that its target names.
     """
     target = func.attrs.get("target", None) if func.attrs else None
     if target is None:
@@ -98,10 +92,7 @@ def is_ours(target: Target | None) -> bool:
 def num_sms(target: Target | None = None) -> int:
     """Return how many SMs a target, or else the one in scope, says that its device has.
 
-    Raises
-    ------
-    ScheduleError
-        It says something that is no number of SMs.
+    - raises ScheduleError: it says something that is no number of SMs.
     """
     from tvm.target import Target
 
@@ -117,10 +108,7 @@ def num_sms(target: Target | None = None) -> int:
 def chip_of_target(target: Target | None = None) -> Chip:
     """Return the rates of the part that a target, or else the one in scope, names.
 
-    Raises
-    ------
-    ScheduleError
-        It says something that is no number of SMs, or no part that is known.
+    - raises ScheduleError: it says something that is no number of SMs, or no part that is known.
     """
     from tvm.target import Target
 
@@ -131,10 +119,7 @@ def chip_of_target(target: Target | None = None) -> Chip:
 def named_part(target: Target | None) -> str:
     """Return which part a target names; an empty string where it leaves that open.
 
-    Raises
-    ------
-    ScheduleError
-        It is none that is known.
+    - raises ScheduleError: it is none that is known.
     """
     value = target.attrs.get(PART_ATTR) if target is not None else None
     if value is not None and str(value) not in CHIPS:

@@ -45,17 +45,9 @@ def check_lowering(sch: s_tir.Schedule, block: Any) -> None:
 
     Options of the PassContext are those of a build and left out; attributes of the function count.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    block : SBlockRV
-        A block of the kernel.
-
-    Raises
-    ------
-    ScheduleError
-        What the build would raise as a LoweringError.
+    - `sch`: only read.
+    - `block` (SBlockRV): a block of the kernel.
+    - raises ScheduleError: what the build would raise as a LoweringError.
     """
     if _left.get():
         return

@@ -61,15 +61,10 @@ def rehearse(
 ) -> None:
     """Run a step on a copy of a schedule, for what it raises.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Left as it is.
-    step : callable
-        Takes the schedule, and what finds a random variable of `sch` again in it; it must do the
-        same whenever it is called.
-    accept : callable, optional
-        Takes the copy and what the step returned; raises where that will not do.
+    - `sch`: left as it is.
+    - `step` (callable): takes the schedule, and what finds a random variable of `sch` again in it;
+      it must do the same whenever it is called.
+    - `accept` (callable): takes the copy and what the step returned; raises where that will not do.
     """
     if accept is None and is_thrown_away():
         return

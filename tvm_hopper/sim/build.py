@@ -169,14 +169,12 @@ class MachineBuilder:
     ) -> None:
         """Give a tensor a region.
 
-        Parameters
-        ----------
-        written : numpy.ndarray or None
-            One flag for each byte that holds something before the kernel; None: all do.
-        stored : bool
-            Whether a statement of the kernel stores to it: its memory is copied, and watched.
-        shared : bool
-            Whether an earlier launch that may still run stores to it: then it is watched too.
+        - `written` (numpy.ndarray or None): one flag for each byte that holds something before the
+          kernel; None: all do.
+        - `stored`: whether a statement of the kernel stores to it: its memory is copied, and
+          watched.
+        - `shared`: whether an earlier launch that may still run stores to it: then it is watched
+          too.
         """
         number = len(self.regions)
         values = self.machine.values
@@ -220,10 +218,7 @@ class MachineBuilder:
     def bind(self, args: Mapping[str, Any], places: Mapping[str, TensorPlacement]) -> None:
         """Give the kernel its parameters.
 
-        Raises
-        ------
-        ValueError
-            A parameter has no value, or a tensor map points into no array.
+        - raises ValueError: a parameter has no value, or a tensor map points into no array.
         """
         for name in self.machine.program.params:
             if name not in args:

@@ -27,14 +27,10 @@ MAX_KINDS = 32  # CTAs that run for others, where they do not
 class Choice:
     """The CTAs chosen of one launch.
 
-    Attributes
-    ----------
-    kinds : tuple of (x, y, z)
-        One CTA of each kind: the others of its kind execute the same instructions, at places that
-        differ by their index alone. Empty if that is not known.
-    span : int or None
-        CTAs that communicate lie no further extra_keys than so many, in the order of launch;
-        None: not looked at yet, see `span_of`.
+    - `kinds`: one CTA of each kind: the others of its kind execute the same instructions, at places
+      that differ by their index alone. Empty if that is not known.
+    - `span`: CTAs that communicate lie no further extra_keys than so many, in the order of launch;
+      None: not looked at yet, see `span_of`.
     """
 
     kernel: str
@@ -78,14 +74,10 @@ def choose_blocks(
 ) -> Choice:
     """Choose the CTAs of one launch: one group of each kind, the first and the last CTA, corners.
 
-    Parameters
-    ----------
-    max_ctas : int
-        A launch of at most this many CTAs runs whole. Of a larger one each kind runs: at most
-        `MAX_KINDS` CTAs, or `MAX_COMMUNICATING` where they communicate.
-    extra_keys : sequence of numpy.ndarray
-        Further keys that distinguish kinds, by the CTA's number: the data that an earlier launch
-        left to each.
+    - `max_ctas`: a launch of at most this many CTAs runs whole. Of a larger one each kind runs: at
+      most `MAX_KINDS` CTAs, or `MAX_COMMUNICATING` where they communicate.
+    - `extra_keys` (sequence of numpy.ndarray): further keys that distinguish kinds, by the CTA's
+      number: the data that an earlier launch left to each.
     """
     name = str(func.attrs["global_symbol"])
     grid = setup["grid"]

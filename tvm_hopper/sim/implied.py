@@ -37,16 +37,9 @@ THROUGH_L2 = 16  # bytes of a copy that passes by L1
 def spell_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a device function with the instructions that its code will have.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        As the code generator receives it.
-
-    Returns
-    -------
-    func : PrimFunc
-        The same object where nothing is implied. A wait for a number of groups that is not
-        constant stays as it is: TVM prints no code for it.
+    - `func`: as the code generator receives it.
+    - returns: the same object where nothing is implied. A wait for a number of groups that is not
+      constant stays as it is: TVM prints no code for it.
     """
 
     def attribute(attr: tirx.AttrStmt, mutator: Any) -> Any:

@@ -13,14 +13,10 @@ from tvm_hopper.sim.options import NOTHING_LEFT_OUT, LoopCut, Shortcuts
 class Savings(NamedTuple):
     """Parts of each kernel that the runs of a program leave out; a missing kernel runs in full.
 
-    Attributes
-    ----------
-    first : dict
-        Parts that the first run leaves out; it runs all iterations of loops with global stores.
-    others : dict
-        Of the runs after it.
-    uncut : dict
-        For a run of all iterations, which checks each finding of a shortened run.
+    - `first`: parts that the first run leaves out; it runs all iterations of loops with global
+      stores.
+    - `others`: of the runs after it.
+    - `uncut`: for a run of all iterations, which checks each finding of a shortened run.
     """
 
     first: Mapping[str, Shortcuts]
@@ -34,10 +30,8 @@ NO_SAVINGS = Savings({}, {}, {})
 def plan_savings(launches: Iterable[tuple[Any, Mapping[str, Any]]]) -> Savings:
     """Decide which parts the runs of a program may leave out.
 
-    Parameters
-    ----------
-    launches : iterable of (PrimFunc, dict)
-        Device function and parameters of each launch, in order.
+    - `launches` (iterable of (PrimFunc, dict)): device function and parameters of each launch, in
+      order.
     """
     launches = list(launches)
     first: dict[str, Shortcuts] = {}

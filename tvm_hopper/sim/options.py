@@ -20,19 +20,12 @@ class ShortcutError(Exception):
 class LoopCut:
     """A loop whose iterations repeat; see `tvm_hopper.sim.loop_cuts`.
 
-    Attributes
-    ----------
-    name : str
-        Name of the loop variable.
-    period : int
-        Iterations after which everything that synchronises repeats.
-    conditions : tuple of Threshold
-        Conditions that do not repeat but change in few iterations, of this loop and of the loops
-        that are cut with it.
-    known : dict
-        Values of parameters, and thread tags of block indices, by variable.
-    stores : bool
-        Whether it stores to tensors: then iterations left out leave elements unwritten.
+    - `name`: name of the loop variable.
+    - `period`: iterations after which everything that synchronises repeats.
+    - `conditions` (tuple of Threshold): conditions that do not repeat but change in few iterations,
+      of this loop and of the loops that are cut with it.
+    - `known` (dict): values of parameters, and thread tags of block indices, by variable.
+    - `stores`: whether it stores to tensors: then iterations left out leave elements unwritten.
     """
 
     name: str
@@ -46,18 +39,12 @@ class LoopCut:
 class Shortcuts:
     """Parts that one run leaves out.
 
-    Attributes
-    ----------
-    values : bool
-        Whether data is moved and computed with. Without values a run records which thread touches
-        which bytes and when; the kernel's tensors are neither read nor copied.
-    cuts : dict
-        Loops whose middle iterations are left out, by statement number.
-    watch_all : bool
-        Also watch tensors that no statement names as the place of a store: an address may come
-        from memory.
-    recorded : bool
-        Whether events are kept for a timeline although values are not computed.
+    - `values`: whether data is moved and computed with. Without values a run records which thread
+      touches which bytes and when; the kernel's tensors are neither read nor copied.
+    - `cuts`: loops whose middle iterations are left out, by statement number.
+    - `watch_all`: also watch tensors that no statement names as the place of a store: an address
+      may come from memory.
+    - `recorded`: whether events are kept for a timeline although values are not computed.
     """
 
     values: bool = True
@@ -78,10 +65,7 @@ EVERYTHING_WATCHED = Shortcuts(watch_all=True)
 def no_values(machine: Any, reason: str) -> None:
     """End a run without values where a finding would depend on one.
 
-    Raises
-    ------
-    ShortcutError
-        The run has no values.
+    - raises ShortcutError: the run has no values.
     """
     if not machine.values:
         raise ShortcutError(reason)
@@ -94,37 +78,28 @@ class RunOptions:
     `run_launches` sets the options that differ between launches: `blocks`, `outputs`, `written`,
     `shortcuts`, `num_sms`, and `unfinished`.
 
-    Attributes
-    ----------
-    policy : str
-        "eager", "on_wait", "lifo", "random", "in_turn" (a cluster begins when the one before has
-        ended, in the order of launch) or "starve:<role>" (role: "producer", "consumer", a warp
-        group's number, or "warp<n>").
-    detect_races : bool
-        Keep shadow cells; without them only numerics and the synchronisation protocol are checked.
-    budget_s : float or None
-        Seconds after which the run ends as INCOMPLETE; None: an hour.
-    record_writers : bool
-        Record the writer of each element in `Result.writers`; needs `detect_races`.
-    stop_after : int or None
-        End the run once it has written about so many elements of tensors: `Result.ended_early`.
-    progress_line : object, optional
-        Its `text` is set to the progress of runs whose clusters do not all fit at once.
-    blocks : list of (x, y, z) or None
-        Which CTAs to run; whole clusters are added. None: all.
-    outputs : sequence of str
-        Tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and a part
-        that stays unwritten is OUTPUT_COVERAGE.
-    written : mapping or None
-        For several launches in a row: the bytes of each output's memory that earlier ones wrote.
-        To a dict this launch adds its own, and it leaves OUTPUT_COVERAGE to the caller.
-    shortcuts : Shortcuts
-        Parts that the run leaves out. If a finding might depend on them, the result has a reason in
-        `shortcut_failed` and no findings.
-    num_sms : int
-        Multiprocessors of the device: all CTAs of a cooperative launch must fit on them at once.
-    unfinished : sequence of Unfinished
-        Earlier launches that may still run; `griddepcontrol.wait` waits for them.
+    - `policy`: "eager", "on_wait", "lifo", "random", "in_turn" (a cluster begins when the one
+      before has ended, in the order of launch) or "starve:<role>" (role: "producer", "consumer", a
+      warp group's number, or "warp<n>").
+    - `detect_races`: keep shadow cells; without them only numerics and the synchronisation protocol
+      are checked.
+    - `budget_s`: seconds after which the run ends as INCOMPLETE; None: an hour.
+    - `record_writers`: record the writer of each element in `Result.writers`; needs `detect_races`.
+    - `stop_after`: end the run once it has written about so many elements of tensors:
+      `Result.ended_early`.
+    - `progress_line` (object): its `text` is set to the progress of runs whose clusters do not all
+      fit at once.
+    - `blocks`: which CTAs to run; whole clusters are added. None: all.
+    - `outputs`: tensors that hold nothing before the kernel: reading them first is UNINIT_READ, and
+      a part that stays unwritten is OUTPUT_COVERAGE.
+    - `written` (mapping or None): for several launches in a row: the bytes of each output's memory
+      that earlier ones wrote. To a dict this launch adds its own, and it leaves OUTPUT_COVERAGE to
+      the caller.
+    - `shortcuts`: parts that the run leaves out. If a finding might depend on them, the result has
+      a reason in `shortcut_failed` and no findings.
+    - `num_sms`: multiprocessors of the device: all CTAs of a cooperative launch must fit on them at
+      once.
+    - `unfinished`: earlier launches that may still run; `griddepcontrol.wait` waits for them.
     """
 
     policy: str = "eager"

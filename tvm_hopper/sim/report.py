@@ -55,7 +55,7 @@ class Reporter:
     def index_text(self, site: int) -> str:
         """Name the tensors that the indices of a statement are loaded from, if any."""
         node = self.program.statements[site] if site else None
-        names = index_sources(node) if node is not None else []
+        names = index_sources(node, self.program.statements) if node is not None else []
         return f"; its index is read from {', '.join(names)}" if names else ""
 
     def place(self, warp: Any, site: int, it: tuple[int, ...]) -> str:

@@ -104,16 +104,10 @@ class Result:
     def timeline(self, cta: Any = None, launch: int | None = None) -> Timeline:
         """Return the run as a `Timeline`: a figure, an HTML page, a Chrome trace.
 
-        Parameters
-        ----------
-        cta : tuple of int, list of these, "all", or None
-            Block indices of the CTAs to show; None: the one of the first finding, else the first.
-        launch : int or None
-            Which launch of the host function, from 0; None: the one of the first finding, else 0.
-
-        Raises
-        ------
-        ValueError
-            That CTA did not run, or the run kept no events.
+        - `cta` (tuple of int, list of these, "all", or None): block indices of the CTAs to show;
+          None: the one of the first finding, else the first.
+        - `launch`: which launch of the host function, from 0; None: the one of the first finding,
+          else 0.
+        - raises ValueError: that CTA did not run, or the run kept no events.
         """
         return Timeline(self, cta, launch)

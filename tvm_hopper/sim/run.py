@@ -38,26 +38,16 @@ def run_kernel(
 ) -> Result:
     """Run one device PrimFunc (as codegen prints it) on numpy data.
 
-    Parameters
-    ----------
-    device_func : tvm.tirx.PrimFunc
-        After SplitHostDevice and the finalisation of device functions.
-    args : dict or sequence
-        One entry per parameter, by name or in order: a numpy array for a data pointer (its memory
-        is copied if the kernel stores to it; the kernel must not touch its bytes outside of a
-        view), a number for a scalar, a `TensorMapArg` for a tensor map. With a dict, arrays that
-        only tensor maps point into are under further names.
-    grid, block, cluster : sequence of int
-        x, y, z; the grid counts CTAs (not clusters).
-    dyn_smem_bytes : int or None
-        Dynamic shared memory of the launch; None: as much as the kernel declares.
-    options : RunOptions
-        Scheduling, race detection, and limits of the run.
-
-    Returns
-    -------
-    Result
-        Every tensor after the run, by name, and the findings.
+    - `device_func` (tvm.tirx.PrimFunc): after SplitHostDevice and the finalisation of device
+      functions.
+    - `args` (dict or sequence): one entry per parameter, by name or in order: a numpy array for a
+      data pointer (its memory is copied if the kernel stores to it; the kernel must not touch its
+      bytes outside of a view), a number for a scalar, a `TensorMapArg` for a tensor map. With a
+      dict, arrays that only tensor maps point into are under further names.
+    - `grid`, `block`, `cluster`: x, y, z; the grid counts CTAs (not clusters).
+    - `dyn_smem_bytes`: dynamic shared memory of the launch; None: as much as the kernel declares.
+    - `options`: scheduling, race detection, and limits of the run.
+    - returns: every tensor after the run, by name, and the findings.
     """
     program = compiled(device_func)
     if not isinstance(args, Mapping):
@@ -210,8 +200,8 @@ def _too_large(
     machine.add(
         "INCOMPLETE",
         f"not run: {num_ctas} CTAs need about {needed / 2**30:.1f} GiB here, of "
-        f"{limit / 2**30:.1f}; nothing is certified: run some of them, "
-        f"blocks=[(0, 0, 0), {tuple(g - 1 for g in launch.grid)}]",
+        f"{limit / 2**30:.1f}; nothing is certified",
+        hint=f"run some of them, blocks=[(0, 0, 0), {tuple(g - 1 for g in launch.grid)}]",
     )
     return True
 

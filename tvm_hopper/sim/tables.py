@@ -36,12 +36,8 @@ HEADS = ("", "severity", "rule", "what and where", "missing, and how to fix it",
 def findings_text(findings: Sequence[Finding], width: int | None = None, ink: bool = False) -> str:
     """Return the findings as a table of text, one row each; empty if there are none.
 
-    Parameters
-    ----------
-    width : int or None
-        Characters of a line; None: 118.
-    ink : bool
-        Whether severities are coloured, by the escape sequences of terminals.
+    - `width`: characters of a line; None: 118.
+    - `ink`: whether severities are coloured, by the escape sequences of terminals.
     """
     if not findings:
         return ""

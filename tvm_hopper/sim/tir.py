@@ -198,10 +198,7 @@ def is_one_load(index: tirx.Ramp) -> bool:
 def numpy_dtype(dtype: str) -> np.dtype:
     """Return the numpy type that stores one element.
 
-    Raises
-    ------
-    KeyError
-        The type has no numpy counterpart (for example sub-byte types).
+    - raises KeyError: the type has no numpy counterpart (for example sub-byte types).
     """
     dtype, _ = split_lanes(dtype)
     if dtype == "bool":
@@ -273,32 +270,33 @@ def slot_of(node: Any, offset: int) -> int | None:
     return slot if slot >= 0 else None
 
 
-def index_sources(node: Any) -> list[str]:
-    """Return the tensors of global memory that the indices of a statement are read from."""
-    indices: list[Any] = []
+def _accesses(node: Any) -> list[tuple[Any, list[Any]]]:
+    """Return the buffer and the indices of each load and store of a statement."""
+    found: list[tuple[Any, list[Any]]] = []
+    load = (ir.TensorLoad, lambda x: found.append((x.source, list(x.indices))))
+    walk_nodes(
+        node, [load, (tirx.BufferStore, lambda x: found.append((x.buffer, list(x.indices))))]
+    )
+    return found
 
-    def load(access: ir.TensorLoad) -> None:
-        indices.extend(access.indices)
 
-    def store(access: tirx.BufferStore) -> None:
-        indices.extend(access.indices)
+def index_sources(node: Any, statements: list[Any]) -> list[str]:
+    """Return the tensors of global memory that the indices of a statement are read from.
 
-    walk_nodes(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    found = [load for index in indices for load in nodes_in(index, ir.TensorLoad, "pre")]
-    return list(dict.fromkeys(str(x.source.name) for x in found if x.source.scope() == "global"))
+    An index that waits in registers is followed to the `statements` that store there.
+    """
+    values = [index for _, indices in _accesses(node) for index in indices]
+    stores = [x for x in statements if isinstance(x, tirx.BufferStore)]
+    sources: dict[Any, None] = {}
+    for value in values:  # which grows
+        for load in nodes_in(value, ir.TensorLoad, "pre"):
+            if load.source not in sources and load.source.scope() == "local":
+                values += [x.value for x in stores if x.buffer == load.source]
+            sources[load.source] = None
+    return [str(x.name) for x in sources if x.scope() == "global"]
 
 
 def shared_buffer(node: Any) -> str:
     """Return the name of the first shared buffer in a statement, or an empty string."""
-    found: list[str] = []
-
-    def load(access: ir.TensorLoad) -> None:
-        if access.source.scope().startswith("shared"):
-            found.append(str(access.source.name))
-
-    def store(access: tirx.BufferStore) -> None:
-        if access.buffer.scope().startswith("shared"):
-            found.append(str(access.buffer.name))
-
-    walk_nodes(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
-    return found[0] if found else ""
+    buffers = (buffer for buffer, _ in _accesses(node))
+    return next((str(x.name) for x in buffers if x.scope().startswith("shared")), "")

@@ -22,11 +22,8 @@ def require_room(
 ) -> tirx.PrimFunc:
     """Return the function, or raise where no thread block of its target has room for it.
 
-    Raises
-    ------
-    LoweringError
-        The kernel declares more shared memory than a thread block of its target has, or requests
-        more threads or blocks than a launch may have.
+    - raises LoweringError: the kernel declares more shared memory than a thread block of its target
+      has, or requests more threads or blocks than a launch may have.
     """
     where = f"kernel {(device_func.attrs or {}).get('global_symbol', '')}"
     _check_extents(device_func, where)

@@ -32,19 +32,13 @@ def check_sync(
 ) -> list[StaticFinding]:
     """Return the broken rules that are visible without running the kernel.
 
-    Parameters
-    ----------
-    device_func : tvm.tirx.PrimFunc
-        Final device function, as code generation prints it.
-    host_func : tvm.tirx.PrimFunc or None
-        Final host function. With it the bytes of each tensor copy are known and are compared with
-        what the mbarriers expect.
-    max_iterations : int
-        Loops around synchronisation are followed this far; one that deadlocks then is followed to
-        its end before anything is said.
-    given : dict
-        Integers in memory, by parameter, from which loops and conditions may follow: what is found
-        holds of these alone.
+    - `device_func`: final device function, as code generation prints it.
+    - `host_func`: final host function. With it the bytes of each tensor copy are known and are
+      compared with what the mbarriers expect.
+    - `max_iterations`: loops around synchronisation are followed this far; one that deadlocks then
+      is followed to its end before anything is said.
+    - `given`: integers in memory, by parameter, from which loops and conditions may follow: what is
+      found holds of these alone.
     """
     calls = _synchronising_calls(device_func)
     if not calls:
@@ -74,10 +68,7 @@ def require_sync(
 ) -> tirx.PrimFunc:
     """Return the function, or raise with every broken rule.
 
-    Raises
-    ------
-    VerifyError
-        `check_sync` found an error.
+    - raises VerifyError: `check_sync` found an error.
     """
     errors = [f for f in check_sync(device_func, host_func) if f.severity == "error"]
     if errors:

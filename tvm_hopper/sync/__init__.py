@@ -8,10 +8,10 @@
                                                Commit(wgmma_group)
                                            Wait(wgmma_group)         nothing is left in flight
 
-`program` has the data types, `nodes` the program as a tree with paths, `state` the lattice and its
-transfer functions, `check` the analysis of a tree with placed syncs, and `place` the search for
-syncs; `defined` asks whether a ring's old content is ever read. Imports the facts and nothing else
-of this package.
+`program` has the data types, `nodes` the program as a tree with paths, and `state` the lattice and
+its transfer functions. `check` analyses a tree with placed syncs, `place` searches for syncs, and
+`defined` finds whether a ring's old content is ever read. Imports the facts and nothing else of
+this package.
 """
 
 from .defined import reads_its_own_copies as reads_its_own_copies

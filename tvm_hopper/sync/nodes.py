@@ -87,10 +87,7 @@ def must_follow(new: Use, is_write: bool, op: AsyncOp | None) -> bool:
 def build(body: Body, table: Mapping[str, AsyncOp]) -> Sequence:
     """Check a body and turn it into a tree.
 
-    Raises
-    ------
-    ValueError
-        Where a step is none that the table's operations, or a release, can be.
+    - raises ValueError: where a step is none that the table's operations, or a release, can be.
     """
     _check_names(body)
     _check_promised(body)
@@ -144,7 +141,7 @@ def _unit(
     uses = tuple(
         Use(a.buffer, a.ahead, a.is_write, by_thread, op, step.is_release, step.is_acquire)
         for a in step.accesses
-        # What accumulates in place reads no more than what it writes.
+        # An operation that accumulates in place reads only elements that it writes.
         if a.is_write or op is None or not (op.repeats_in_place and (a.buffer, a.ahead) in written)
     )
     return Unit(step.name, path, end, uses, op, by_thread, step.only_if_read)

@@ -12,12 +12,12 @@
 
 Opens, commits and fences of groups follow from the program and are added at the end.
 
-Theorem. What is returned is safe: the check accepts it, and the check knows no more than every
-path of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the
-check refuses. Since the analysis is exact for paths (`state`), some path is unsafe then, as far as
-branches and iteration counts are free of each other: any arm may follow any other, and a loop may
-make any number of iterations from one (from none with `min_trips` 0) on; and as far as no copy that
-is made only if it is read is one that nothing reads.
+Theorem. What is returned is safe: the check accepts it, and the check knows no more than every path
+of the program does. It is minimal: without any one of its syncs, or with a weaker Wait, the check
+refuses. Since the analysis is exact for paths (`state`), some path is unsafe then. This takes
+branches and iteration counts to be free of each other: any arm may follow any other, and a loop may
+make any number of iterations from one (from none with `min_trips` 0) on. It also takes each copy
+that is made only if it is read to be read.
 """
 
 from __future__ import annotations
@@ -50,23 +50,11 @@ Placed = dict[Path, tuple[Sync, ...]]
 def place_syncs(body: Body, table: Mapping[str, AsyncOp] = ASYNC_OPS) -> tuple[Placement, ...]:
     """Return the syncs that a body lacks.
 
-    Parameters
-    ----------
-    body
-        What the threads of one agent run. Nothing is in flight before it; after it nothing
-        in flight touches registers or shared memory.
-    table
-        The asynchronous operations, by name.
-
-    Returns
-    -------
-    In program order. The result depends on the body alone, and is minimal (see the module).
-
-    Raises
-    ------
-    ValueError
-        For a step that its operation does not allow, and where threads that a branch divides would
-        have to meet.
+    - `body`: what the threads of one agent run. Nothing is in flight before it; after it nothing in
+      flight touches registers or shared memory.
+    - `table`: the asynchronous operations, by name.
+    - raises ValueError: for a step that its operation does not allow, and where threads that a
+      branch divides would have to meet.
     """
     tree = build(body, table)
     tree = _fold(tree, _promised(tree))

@@ -54,25 +54,19 @@ class Access:
 class Step:
     """One statement.
 
-    Attributes
-    ----------
-    op
-        A row of the table of asynchronous operations; None: the threads themselves, by the generic
-        proxy. All copies into one version that complete on one mbarrier phase are one step.
-    issuer
-        "all" threads of the agent, each of which may touch any element, or one elected "thread",
-        always the same one.
-    is_release
-        The step hands its versions to another agent by an arrive of every warp. The other agent
-        overwrites them through the buffer's proxy, and hands them back before this one uses them.
-    is_acquire
-        Every thread waits until another agent has filled these versions. All know then of what it
-        wrote, but for the async proxy, where that was written through the generic one.
-    only_if_read
-        A copy that is made only where a later step reads the version before its slot is copied to
-        again: one that runs ahead in a loop, and whose condition says that there is such a trip.
-        Only a reader waits for it. All copies into its buffer are such ones, nothing else
-        writes or releases it, and who reads a version of it relies on the copy.
+    - `op`: a row of the table of asynchronous operations; None: the threads themselves, by the
+      generic proxy. All copies into one version that complete on one mbarrier phase are one step.
+    - `issuer`: "all" threads of the agent, each of which may touch any element, or one elected
+      "thread", always the same one.
+    - `is_release`: the step hands its versions to another agent by an arrive of every warp. The
+      other agent overwrites them through the buffer's proxy, and hands them back before this one
+      uses them.
+    - `is_acquire`: every thread waits until another agent has filled these versions. All know then
+      of what it wrote, but for the async proxy, where that was written through the generic one.
+    - `only_if_read`: a copy that is made only where a later step reads the version before its slot
+      is copied to again: one that runs ahead in a loop, and whose condition says that there is such
+      a trip. Only a reader waits for it. All copies into its buffer are such ones, nothing else
+      writes or releases it, and who reads a version of it relies on the copy.
     """
 
     name: str

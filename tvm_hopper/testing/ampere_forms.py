@@ -26,21 +26,13 @@ COLUMNS_OF_ROWS, ROWS_OF_BLOCK = 128, 32
 class Form:
     """How a program is cut up; `vectors` of `ampere_schedules` is one of these.
 
-    Parameters
-    ----------
-    tile : tuple of int
-        Elements of one iteration of the pipeline.
-    steps : int
-        Trips of a thread block, tiles one below the other.
-    threads : int
-        Threads of a block.
-    chunk, vector : int
-        Elements that one thread copies at once, and that it computes at once.
-    stages : int
-        Of the pipeline.
-    store : int, optional
-        Elements that one thread copies out at once, from a tile of what was computed; None: what
-        is computed goes to global memory.
+    - `tile`: elements of one iteration of the pipeline.
+    - `steps`: trips of a thread block, tiles one below the other.
+    - `threads`: threads of a block.
+    - `chunk`, `vector`: elements that one thread copies at once, and that it computes at once.
+    - `stages`: of the pipeline.
+    - `store`: elements that one thread copies out at once, from a tile of what was computed; None:
+      what is computed goes to global memory.
     """
 
     tile: tuple[int, int]

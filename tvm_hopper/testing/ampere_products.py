@@ -51,16 +51,11 @@ def schedule(
 ) -> tvm.IRModule:
     """Schedule a product, its loop over tiles and that over steps pipelined.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Rows, columns and depth: multiples of 128, 128 and 32.
-    notes : tuple of dict
-        Annotations of the two loops: `SIMPLE` or `IDEAL`.
-    intrinsics : Intrinsics, optional
-        None: those of `tensor_cores`, which load and multiply by the same calls as TVM's.
-    columns : int
-        Tiles of a row that neighbouring thread blocks (blockIdx.x) have.
+    - `shape`: rows, columns and depth: multiples of 128, 128 and 32.
+    - `notes`: annotations of the two loops: `SIMPLE` or `IDEAL`.
+    - `intrinsics`: none: those of `tensor_cores`, which load and multiply by the same calls as
+      TVM's.
+    - `columns`: tiles of a row that neighbouring thread blocks (blockIdx.x) have.
     """
     m, n, k = shape
     names = intrinsics or tensor_cores.register(tensor_cores.ProductKind())

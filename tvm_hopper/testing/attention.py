@@ -54,18 +54,11 @@ def softmax_attention(
 ) -> tvm.IRModule:
     """Build O = softmax(Q K^T / sqrt(d) + mask) V for each head.
 
-    Parameters
-    ----------
-    heads : (int, int, int)
-        Batch, heads of queries, heads of keys and values, which divide those of queries.
-    lengths : (int, int)
-        Rows of queries, and keys.
-    columns : (int, int)
-        Columns of queries and keys, and of values.
-    causal : bool
-        Whether a query sees no key after its own; the last query has the last key.
-    window : int
-        Keys that a query sees, with its own; 0: all.
+    - `heads`: batch, heads of queries, heads of keys and values, which divide those of queries.
+    - `lengths`: rows of queries, and keys.
+    - `columns`: columns of queries and keys, and of values.
+    - `causal`: whether a query sees no key after its own; the last query has the last key.
+    - `window`: keys that a query sees, with its own; 0: all.
     """
     (batch, many, few), (rows, keys), (depth, width) = heads, lengths, columns
     shapes = [(batch, many, rows, depth), (batch, few, keys, depth), (batch, few, keys, width)]

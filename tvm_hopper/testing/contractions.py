@@ -27,26 +27,14 @@ def contraction(
 ) -> tvm.IRModule:
     """Build C = sum of A B with te, as a module with the function "main", plain loops.
 
-    Parameters
-    ----------
-    formula : str
-        The axes of A, of B and of the output, as of `numpy.einsum`.
-    extents : mapping
-        By axis: an int, or a name, which makes a symbolic extent of it.
-    dtypes : tuple of str
-        Element types of A and B.
-    sum_dtype : str
-        Element type of the sum.
-    epilogue : callable, optional
-        Returns an element of the output D, of a function of an index that gives an element of the
-        sum, the index, and the tensors that are named in `operands`.
-    operands : mapping, optional
-        Tensors of float32 by name: their axes; an axis "1" has one element.
-
-    Returns
-    -------
-    mod : tvm.IRModule
-        Arguments of "main": A, B, the operands of the epilogue, the output.
+    - `formula`: the axes of A, of B and of the output, as of `numpy.einsum`.
+    - `extents`: by axis: an int, or a name, which makes a symbolic extent of it.
+    - `dtypes`: element types of A and B.
+    - `sum_dtype`: element type of the sum.
+    - `epilogue` (callable): returns an element of the output D, of a function of an index that
+      gives an element of the sum, the index, and the tensors that are named in `operands`.
+    - `operands`: tensors of float32 by name: their axes; an axis "1" has one element.
+    - returns: arguments of "main": A, B, the operands of the epilogue, the output.
     """
     inputs, out = formula.split("->")
     left, right = inputs.split(",")

@@ -22,23 +22,12 @@ def converted_weight(
 ) -> tvm.IRModule:
     """Return D[i, j] = sum of X[i, k] F[j, k], where F[j, k] = (dtype(W[j, k]) - Z[j]) * S[j].
 
-    Parameters
-    ----------
-    m, n, k : int or str
-        Rows of X, rows of W, and the depth; `m` may be the name of a symbol.
-    stored, dtype : str
-        Types of W and Z, and of X, S and F; sums are float32.
-    values : str
-        Which there are of Z and S: "", "Z", "S" or "ZS".
-    is_left : bool
-        D[j, i] in place of D[i, j].
-    out_dtype : str, optional
-        Type of D; None: `dtype`.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(X, W, Z, S, D)`, without those that there are not.
+    - `m`, `n`, `k`: rows of X, rows of W, and the depth; `m` may be the name of a symbol.
+    - `stored`, `dtype`: types of W and Z, and of X, S and F; sums are float32.
+    - `values`: which there are of Z and S: "", "Z", "S" or "ZS".
+    - `is_left`: D[j, i] in place of D[i, j].
+    - `out_dtype`: type of D; None: `dtype`.
+    - returns: `main(X, W, Z, S, D)`, without those that there are not.
     """
     rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))
     x = te.placeholder((rows, depth), dtype, "X")

@@ -27,29 +27,16 @@ def convolution(
 ) -> tvm.IRModule:
     """Build a convolution in plain loops, as a module with the function "main".
 
-    Parameters
-    ----------
-    images : sequence of int or str
-        How many there are, and their extents; a name makes one symbolic.
-    channels, filters : int
-        Of the input and of the output.
-    window : sequence of int
-        Of each axis.
-    dtype : str
-        Of X and W; sums are float32.
-    weights : str
-        "channels first": W[*window, channels, filters]; "filters first":
-        W[filters, *window, channels].
-    fused : bool
-        Whether D = max(C + bias, 0) + residual in 16 bits follows, both of float32: a value for
-        each filter, and one for each element.
-    geometry : int
-        `steps`, `pads` and `dilation`, of each axis, on both sides.
-
-    Returns
-    -------
-    mod : IRModule
-        Arguments of "main": X, W, those of what follows, the output.
+    - `images`: how many there are, and their extents; a name makes one symbolic.
+    - `channels`, `filters`: of the input and of the output.
+    - `window`: of each axis.
+    - `dtype`: of X and W; sums are float32.
+    - `weights`: "channels first": W[*window, channels, filters]; "filters first": W[filters,
+      *window, channels].
+    - `fused`: whether D = max(C + bias, 0) + residual in 16 bits follows, both of float32: a value
+      for each filter, and one for each element.
+    - `geometry`: `steps`, `pads` and `dilation`, of each axis, on both sides.
+    - returns: arguments of "main": X, W, those of what follows, the output.
     """
     steps, pads = geometry.get("steps", 1), geometry.get("pads", 0)
     dilation = geometry.get("dilation", 1)

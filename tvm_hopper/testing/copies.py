@@ -60,27 +60,17 @@ def schedule_shift(mod: tvm.IRModule, load: str, stages: int | None) -> s_tir.Sc
 class Route:
     """How tiles go in and out.
 
-    Parameters
-    ----------
-    tile : tuple of int
-        Elements of one step of the pipeline, along each dimension.
-    steps : int
-        Tiles that one thread block copies, one below the other.
-    blocks : int, optional
-        Thread blocks that take the tiles in turn, so that those copied at one time are neighbors;
-        `steps` is without meaning then.
-    load, store : str, optional
-        Mechanisms; None: threads load, or store, what the tile holds.
-    stages : int, optional
-        Slots of the ring; None leaves the pipeline out.
-    roles : Roles, optional
-        None: the same threads load and store.
-    threads, vector : int
-        Threads, and elements that one loads or stores at once, where threads do it.
-    slots : int, optional
-        Of the tile that is stored; None leaves the number to the lowering.
-    swizzle : int, optional
-        Bytes of the shared tile's XOR pattern.
+    - `tile`: elements of one step of the pipeline, along each dimension.
+    - `steps`: tiles that one thread block copies, one below the other.
+    - `blocks`: thread blocks that take the tiles in turn, so that those copied at one time are
+      neighbors; `steps` is without meaning then.
+    - `load`, `store`: mechanisms; None: threads load, or store, what the tile holds.
+    - `stages`: slots of the ring; None leaves the pipeline out.
+    - `roles`: none: the same threads load and store.
+    - `threads`, `vector`: threads, and elements that one loads or stores at once, where threads do
+      it.
+    - `slots`: of the tile that is stored; None leaves the number to the lowering.
+    - `swizzle`: bytes of the shared tile's XOR pattern.
     """
 
     tile: tuple[int, ...] = (32, 128)

@@ -23,24 +23,13 @@ def gated_product(
 ) -> tvm.IRModule:
     """Return D = silu(C_0) * C_1 * ..., where C_i = A W_i^T are parts of one product's columns.
 
-    Parameters
-    ----------
-    m, n, k : int
-        Rows, which may be the name of a symbol, columns of D, and the depth.
-    count : int
-        Parts.
-    dtype : str
-        Of A, W and D; sums are float32.
-    order : str
-        How columns of the product are distributed: "eights", as `hs.matmul` takes them, "halves" or
-        "pairs".
-    index : str
-        Type of the extents.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(A, W, D)`, with W of (count, n // 8, 8, k).
+    - `m`, `n`, `k`: rows, which may be the name of a symbol, columns of D, and the depth.
+    - `count`: parts.
+    - `dtype`: of A, W and D; sums are float32.
+    - `order`: how columns of the product are distributed: "eights", as `hs.matmul` takes them,
+      "halves" or "pairs".
+    - `index`: type of the extents.
+    - returns: `main(A, W, D)`, with W of (count, n // 8, 8, k).
     """
     if order not in ORDERS:
         raise ValueError(f"order {order!r}: need one of {', '.join(ORDERS)}")
@@ -94,23 +83,13 @@ def products_of_one_operand(
 ) -> tvm.IRModule:
     """Return D = silu(C0) * C1 * ..., where each Ci = A Wi^T has weights of its own.
 
-    Parameters
-    ----------
-    m, n, k : int
-        Rows, which may be the name of a symbol, columns of D, and the depth.
-    count : int
-        Products.
-    dtype : str
-        Of A, all Wi and D; sums are float32.
-    index : str
-        Type of the extents.
-    value : callable, optional
-        What an element of D is computed as from those of the products, before the cast.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(A, W0, W1, ..., D)`, with blocks C0, C1 and so on.
+    - `m`, `n`, `k`: rows, which may be the name of a symbol, columns of D, and the depth.
+    - `count`: products.
+    - `dtype`: of A, all Wi and D; sums are float32.
+    - `index`: type of the extents.
+    - `value` (callable): what an element of D is computed as from those of the products, before the
+      cast.
+    - returns: `main(A, W0, W1, ..., D)`, with blocks C0, C1 and so on.
     """
     rows: Any = tirx.Var(m, index) if isinstance(m, str) else tirx.IntImm(index, m)
     width, depth = tirx.IntImm(index, n), tirx.IntImm(index, k)
@@ -150,25 +129,13 @@ def rotated_product(
 ) -> tvm.IRModule:
     """Return rotary embedding of a product's heads: D = C * cos + rotated(C) * sin, C = A W^T.
 
-    Parameters
-    ----------
-    m, n, k : int
-        Rows, which may be the name of a symbol, columns and the depth.
-    width : int
-        Columns of a head.
-    dtype : str
-        Of A, W and D; sums, cos and sin are float32.
-    pairs : bool
-        Whether the columns 2 j and 2 j + 1 are rotated together, else j and j + width / 2.
-    columns : int, optional
-        How many columns are rotated; the others are stored as they are. None: all.
-    tables : int, optional
-        Rows of the tables, of which a position of each row says its own. None: m rows.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(A, W, cos, sin, D)`, or `main(A, W, cos, sin, position, D)`.
+    - `m`, `n`, `k`: rows, which may be the name of a symbol, columns and the depth.
+    - `width`: columns of a head.
+    - `dtype`: of A, W and D; sums, cos and sin are float32.
+    - `pairs`: whether the columns 2 j and 2 j + 1 are rotated together, else j and j + width / 2.
+    - `columns`: how many columns are rotated; the others are stored as they are. None: all.
+    - `tables`: rows of the tables, of which a position of each row says its own. None: m rows.
+    - returns: `main(A, W, cos, sin, D)`, or `main(A, W, cos, sin, position, D)`.
     """
     count: Any = tirx.Var(m, "int64") if isinstance(m, str) else m
     a, w = te.placeholder((count, k), dtype, "A"), te.placeholder((n, k), dtype, "W")

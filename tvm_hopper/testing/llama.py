@@ -28,18 +28,12 @@ ATTENTIONS = ("plain", "paged", "none")
 class LlamaShape:
     """Sizes of a Llama, in elements; those of Llama-3-8B where nothing else is said.
 
-    Attributes
-    ----------
-    hidden : int
-        Width of the residual stream.
-    heads, kv_heads : int
-        Heads of queries, and of keys and values.
-    head : int
-        Width of a head.
-    inner : int
-        Width between gate, up and down.
-    vocabulary, layers : int
-        Tokens, of which 0 leaves out the product that scores them; and blocks one after another.
+    - `hidden`: width of the residual stream.
+    - `heads`, `kv_heads`: heads of queries, and of keys and values.
+    - `head`: width of a head.
+    - `inner`: width between gate, up and down.
+    - `vocabulary`, `layers`: tokens, of which 0 leaves out the product that scores them; and blocks
+      one after another.
     """
 
     hidden: int = 4096
@@ -208,26 +202,15 @@ def llama(
 ) -> tvm.IRModule:
     """Return a module of two functions, "prefill" and "decode", of any number of tokens.
 
-    Parameters
-    ----------
-    shape : LlamaShape
-        Its sizes.
-    dtype : str
-        Of weights and of what goes from block to block; scores of the tokens are float32.
-    attention : str
-        "plain", "paged" or "none".
-    batch : int or str
-        Sequences, or the name of their symbolic number.
-    target : str
-        That the kernels of a paged cache are made for.
-
-    Returns
-    -------
-    mod : IRModule
-        `prefill(x, ..., weights)` takes x of (batch, tokens, hidden), `decode` of
-        (batch, 1, hidden). With "plain" there follow the number of all tokens and, for each
-        block, keys and values so far of (batch, past, kv_heads, head), which come back with the
-        new ones. With "paged" a cache follows, which "create" makes.
+    - `shape`: its sizes.
+    - `dtype`: of weights and of what goes from block to block; scores of the tokens are float32.
+    - `attention`: "plain", "paged" or "none".
+    - `batch`: sequences, or the name of their symbolic number.
+    - `target`: that the kernels of a paged cache are made for.
+    - returns: `prefill(x, ..., weights)` takes x of (batch, tokens, hidden), `decode` of (batch, 1,
+      hidden). With "plain" there follow the number of all tokens and, for each block, keys and
+      values so far of (batch, past, kv_heads, head), which come back with the new ones. With
+      "paged" a cache follows, which "create" makes.
     """
     if attention not in ATTENTIONS:
         raise ValueError(f"attention {attention!r}: need one of {', '.join(ATTENTIONS)}")
@@ -284,14 +267,9 @@ def separate_block(
 ) -> tvm.IRModule:
     """Return a module of one function, "main", of (batch, length, hidden) and the weights.
 
-    Parameters
-    ----------
-    shape : LlamaShape
-        Its sizes.
-    dtype : str
-        Of everything.
-    params : str
-        "packed": weights are one tuple; "plain": parameters of their own.
+    - `shape`: its sizes.
+    - `dtype`: of everything.
+    - `params`: "packed": weights are one tuple; "plain": parameters of their own.
     """
     block = SeparateBlock(shape)
     block.to(dtype)

@@ -62,29 +62,18 @@ def reference(name: str, inputs: list[np.ndarray]) -> np.ndarray:
 class Tiling:
     """How a program is cut up.
 
-    Parameters
-    ----------
-    tile : tuple of int
-        Elements of one step of the pipeline, along each dimension of the output.
-    steps : int
-        Tiles that one thread block computes, one below the other.
-    threads, vector : int
-        Threads, and elements that one loads and stores at once.
-    stages : int, optional
-        Slots of the ring; None leaves the pipeline out.
-    roles : Roles, optional
-        None: every thread both requests copies and computes.
-    swizzle : int, optional
-        Bytes of the shared tiles' XOR pattern; None: none.
-    load : str
-        The mechanism by which tiles of the inputs come.
-    num_shared : int, optional
-        How many of the block's reads go through shared memory; None: those of the output's rank.
-    store : str, optional
-        The mechanism by which a tile of the output leaves through shared memory; None: threads
-        store what they compute.
-    store_slots : int, optional
-        Slots of that tile.
+    - `tile`: elements of one step of the pipeline, along each dimension of the output.
+    - `steps`: tiles that one thread block computes, one below the other.
+    - `threads`, `vector`: threads, and elements that one loads and stores at once.
+    - `stages`: slots of the ring; None leaves the pipeline out.
+    - `roles`: none: every thread both requests copies and computes.
+    - `swizzle`: bytes of the shared tiles' XOR pattern; None: none.
+    - `load`: the mechanism by which tiles of the inputs come.
+    - `num_shared`: how many of the block's reads go through shared memory; None: those of the
+      output's rank.
+    - `store`: the mechanism by which a tile of the output leaves through shared memory; None:
+      threads store what they compute.
+    - `store_slots`: slots of that tile.
     """
 
     tile: tuple[int, ...] = (32, 128)

@@ -17,23 +17,15 @@ from .workloads import Extent, _extent
 class WeightFormat:
     """How a weight F[j, k] = (field of W - zero) * S[j, k // group] lies in memory.
 
-    Attributes
-    ----------
-    bits, stored
-        Of a field, and the type of the words that hold them; a float8 is an element, without zero.
-    group, rows_of_group
-        Neighbours along k that have one scale, and rows.
-    dtype
-        Type of scales and of F.
-    along
-        "k" or "n": which neighbours are in a word.
-    is_kn
-        Whether words and values are stored as [k, n], and not as [n, k].
-    zeros
-        "": 2^(bits - 1) - 1, as MLC-LLM has it; "values": a tensor Z of `dtype`, one element for
-        each scale; "packed": fields along n, as AWQ and GPTQ have them.
-    order
-        Where in a word each of its elements is: "plain", or "awq".
+    - `bits`, `stored`: of a field, and the type of the words that hold them; a float8 is an
+      element, without zero.
+    - `group`, `rows_of_group`: neighbours along k that have one scale, and rows.
+    - `dtype`: type of scales and of F.
+    - `along`: "k" or "n": which neighbours are in a word.
+    - `is_kn`: whether words and values are stored as [k, n], and not as [n, k].
+    - `zeros`: "": 2^(bits - 1) - 1, as MLC-LLM has it; "values": a tensor Z of `dtype`, one element
+      for each scale; "packed": fields along n, as AWQ and GPTQ have them.
+    - `order`: where in a word each of its elements is: "plain", or "awq".
     """
 
     bits: int = 4
@@ -101,17 +93,9 @@ class WeightFormat:
 def grouped_weight(m: Extent, n: int, k: int, **form: Any) -> tvm.IRModule:
     """Return D[i, j] = sum of X[i, k] F[j, k].
 
-    Parameters
-    ----------
-    m, n, k : int or str
-        Rows of X, rows of F, and the depth; `m` may be the name of a symbol.
-    form
-        Of the weight, see `WeightFormat`; sums are float32.
-
-    Returns
-    -------
-    mod : IRModule
-        `main(X, W, S, Z, D)`, Z if there is one.
+    - `m`, `n`, `k`: rows of X, rows of F, and the depth; `m` may be the name of a symbol.
+    - `form`: of the weight, see `WeightFormat`; sums are float32.
+    - returns: `main(X, W, S, Z, D)`, Z if there is one.
     """
     kind = WeightFormat(**form)
     rows, columns, depth = (_extent(x, "int64") for x in (m, n, k))

@@ -54,16 +54,10 @@ def columns(
 class Split:
     """How columns and rows are distributed.
 
-    Parameters
-    ----------
-    parts : int
-        Thread blocks that share the rows of some columns.
-    width : int
-        Columns of a thread block; each thread has one.
-    mechanism : str
-        By which a block's sums are combined with those of others.
-    share : bool
-        False: the parts stay a serial loop of one thread block.
+    - `parts`: thread blocks that share the rows of some columns.
+    - `width`: columns of a thread block; each thread has one.
+    - `mechanism`: by which a block's sums are combined with those of others.
+    - `share`: false: the parts stay a serial loop of one thread block.
     """
 
     parts: int = 4

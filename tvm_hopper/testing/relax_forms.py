@@ -17,45 +17,55 @@ Tensor = tuple[tuple[int | str, ...], str]
 NORM = {"axes": [-1], "epsilon": 1e-5}
 
 
+def model_of(
+    build: Callable[..., Any],
+    *tensors: Any,
+    name: str = "main",
+    num_input: int | None = None,
+    takes_builder: bool = False,
+) -> tvm.IRModule:
+    """Return a module with one Relax function, which computes an expression in a dataflow block.
+
+    - `build` (callable): takes the builder if `takes_builder`, and a variable for each tensor;
+      returns an expression, or a list of several outputs.
+    - `tensors` (tuple or Var): shape and dtype, a name in a shape is a symbolic extent, int64; or
+      the variable.
+    """
+    symbols: dict[str, Any] = {}
+    given = [
+        x if isinstance(x, relax.Var) else relax.Var(f"x{i}", _type(x, symbols))
+        for i, x in enumerate(tensors)
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function(name, given, {} if num_input is None else {"num_input": num_input}):
+        with builder.dataflow():
+            out = build(builder, *given) if takes_builder else build(*given)
+            out = relax.Tuple([*map(builder.emit, out)]) if isinstance(out, list) else out
+            is_bound = isinstance(out, (relax.Var, relax.Tuple))
+            out = builder.emit_output(out if is_bound else builder.emit(out))
+        builder.emit_func_output(out)
+    return builder.finalize()
+
+
 def legalize(build: Callable[..., Any], *tensors: Tensor) -> tvm.IRModule:
     """Return the PrimFuncs that an expression of tensors becomes, without the Relax function.
 
-    Parameters
-    ----------
-    build : callable
-        Takes a variable for each tensor and returns an expression, or a list of several outputs.
-    tensors : tuple of shape and dtype
-        A name in a shape is a symbolic extent, int64.
-
-    Returns
-    -------
-    module : IRModule
-        Each function with its own `global_symbol`, and arguments of names of their own.
+    - `build`, `tensors`: as of `model_of`.
+    - returns: each function with its own `global_symbol`, and arguments of names of their own.
     """
-    symbols: dict[str, Any] = {}
-    builder = relax.BlockBuilder()
-    given = [
-        relax.Var(f"x{i}", relax.TensorType([_extent(n, symbols) for n in shape], dtype))
-        for i, (shape, dtype) in enumerate(tensors)
-    ]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = build(*given)
-            out = relax.Tuple([*map(builder.emit, out)]) if isinstance(out, list) else out
-            out = builder.emit_output(out)
-        builder.emit_func_output(out)
-    mod = relax.transform.FuseTransposeMatmul()(relax.transform.Normalize()(builder.finalize()))
+    mod = relax.transform.FuseTransposeMatmul()(model_of(build, *tensors))
     mod = relax.get_pipeline("zero")(mod)
-    functions = {gv.name_hint: f for gv, f in mod.functions_items() if _is_prim(f)}
+    pairs = [x for x in mod.functions_items() if isinstance(x[1], tirx.PrimFunc)]
+    functions = {gv.name_hint: func for gv, func in pairs}
     return tvm.IRModule({name: name_arguments(f, name) for name, f in functions.items()})
 
 
-def _is_prim(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc)
-
-
-def _extent(size: int | str, symbols: dict[str, Any]) -> Any:
-    return symbols.setdefault(size, tirx.Var(size, "int64")) if isinstance(size, str) else size
+def _type(tensor: Tensor, symbols: dict[str, Any]) -> relax.TensorType:
+    shape, dtype = tensor
+    extents = [
+        symbols.setdefault(x, tirx.Var(x, "int64")) if isinstance(x, str) else x for x in shape
+    ]
+    return relax.TensorType(extents, dtype)
 
 
 def name_arguments(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:

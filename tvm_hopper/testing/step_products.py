@@ -20,24 +20,14 @@ BLOCK = "C"
 class ProductTiling:
     """How a product is cut up, and who brings its operands.
 
-    Parameters
-    ----------
-    tile : tuple of int
-        Rows, columns and depth of an output tile.
-    a, b : str
-        Mechanisms of the operands.
-    stages : int, optional
-        Slots of the ring; None leaves the pipeline out.
-    consumers : int
-        Warp groups that share the rows.
-    swizzle : int, optional
-        Bytes of the tiles' XOR pattern; None: the widest.
-    persistent : int, optional
-        Thread blocks that share all output tiles.
-    wgmma_pending : int, optional
-        WGMMA groups left in flight over an iteration.
-    store : str, optional
-        "tma": the output goes through shared memory; None: registers are stored.
+    - `tile`: rows, columns and depth of an output tile.
+    - `a`, `b`: mechanisms of the operands.
+    - `stages`: slots of the ring; None leaves the pipeline out.
+    - `consumers`: warp groups that share the rows.
+    - `swizzle`: bytes of the tiles' XOR pattern; None: the widest.
+    - `persistent`: thread blocks that share all output tiles.
+    - `wgmma_pending`: WGMMA groups left in flight over an iteration.
+    - `store`: "tma": the output goes through shared memory; None: registers are stored.
     """
 
     tile: tuple[int, int, int] = (64, 16, 32)

@@ -20,18 +20,11 @@ def rows(
 ) -> tvm.IRModule:
     """Build B = X + X, X = A[first::step, ..., ::columns].
 
-    Parameters
-    ----------
-    shape : int or str
-        Of A; a name makes a symbolic extent.
-    step : int or tuple of int
-        Of the first dimension, or of each but the last.
-    first : int
-        Where X begins along the first dimension.
-    columns : int
-        Step of the last dimension.
-    dtype : str
-        Of A and B.
+    - `shape` (int or str): of A; a name makes a symbolic extent.
+    - `step` (int or tuple of int): of the first dimension, or of each but the last.
+    - `first`: where X begins along the first dimension.
+    - `columns`: step of the last dimension.
+    - `dtype`: of A and B.
     """
     extents = [te.var(x) if isinstance(x, str) else x for x in shape]
     steps = [*(step if isinstance(step, tuple) else (step,)), *[1] * len(shape)][: len(shape) - 1]

@@ -339,20 +339,12 @@ def _store(kind: ProductKind) -> tuple[Any, Any]:
 class WarpTiling:
     """How a product is cut up.
 
-    Parameters
-    ----------
-    tile : tuple of int
-        Rows, columns and depth of what a thread block computes in one step.
-    warps : tuple of int
-        Warps along the rows and along the columns.
-    stages : int, optional
-        Slots of the ring; None leaves the pipeline out.
-    roles : Roles, optional
-        None: every thread both requests copies and computes.
-    intrinsics : Intrinsics, optional
-        None: those of this module.
-    load : str
-        The mechanism that brings the tiles.
+    - `tile`: rows, columns and depth of what a thread block computes in one step.
+    - `warps`: warps along the rows and along the columns.
+    - `stages`: slots of the ring; None leaves the pipeline out.
+    - `roles`: none: every thread both requests copies and computes.
+    - `intrinsics`: none: those of this module.
+    - `load`: the mechanism that brings the tiles.
     """
 
     tile: tuple[int, int, int] = (64, 64, 32)

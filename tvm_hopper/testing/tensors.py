@@ -82,13 +82,9 @@ def make_arguments(
 def places(func: tirx.PrimFunc, extents: dict[str, int] | None = None) -> dict[str, Place]:
     """Lay out every tensor argument of a function.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        The scheduled or the plain function.
-    extents : dict, optional
-        Values of its symbols by name; strides and offsets that are left out get rows a few
-        elements longer than they need to be, and no offset.
+    - `func`: the scheduled or the plain function.
+    - `extents`: values of its symbols by name; strides and offsets that are left out get rows a few
+      elements longer than they need to be, and no offset.
     """
     values = dict(extents or {})
     found = {}

@@ -79,20 +79,12 @@ EPILOGUES: dict[str, Epilogue] = {
 class MatmulForm:
     """How a product is written down.
 
-    Attributes
-    ----------
-    acc_dtype : str
-        Element type of the sum.
-    cast : str
-        "before" or "after" the product, or "none" when `acc_dtype` is the operands' type.
-    cast_stage : bool
-        The cast of the operands is a te stage of its own.
-    swap : bool
-        Multiply B by A instead of A by B.
-    batch : bool
-        A and C get a leading dimension of one.
-    index : str
-        Type of the loop variables, "int32" or "int64".
+    - `acc_dtype`: element type of the sum.
+    - `cast`: "before" or "after" the product, or "none" when `acc_dtype` is the operands' type.
+    - `cast_stage`: the cast of the operands is a te stage of its own.
+    - `swap`: multiply B by A instead of A by B.
+    - `batch`: a and C get a leading dimension of one.
+    - `index`: type of the loop variables, "int32" or "int64".
     """
 
     acc_dtype: str = "float32"
@@ -116,23 +108,13 @@ def matmul(
 ) -> tvm.IRModule:
     """Build C = A B with te, as a module with the function "main", plain loops.
 
-    Parameters
-    ----------
-    m, n, k : int, str or expression
-        Extents; a name makes a symbolic extent of it.
-    layout : str
-        One of NN, NT, TN, TT, see the module's docstring.
-    dtype, out_dtype : str
-        Element types of A and B, and of the output.
-    epilogue : tuple of str
-        Names out of EPILOGUES, applied in order to the sum, before the cast to `out_dtype`.
-    **form
-        Attributes of `MatmulForm`.
-
-    Returns
-    -------
-    mod : tvm.IRModule
-        Arguments of "main": A, B, the operands of the epilogue in order, the output.
+    - `m`, `n`, `k`: extents; a name makes a symbolic extent of it.
+    - `layout`: one of NN, NT, TN, TT, see the module's docstring.
+    - `dtype`, `out_dtype`: element types of A and B, and of the output.
+    - `epilogue`: names out of EPILOGUES, applied in order to the sum, before the cast to
+      `out_dtype`.
+    - `**form`: attributes of `MatmulForm`.
+    - returns: arguments of "main": A, B, the operands of the epilogue in order, the output.
     """
     f = MatmulForm(**form)
     index, acc_dtype = f.index, f.acc_dtype

@@ -18,20 +18,12 @@ from tvm_hopper.verification.related import Related
 class Case:
     """The kernel, inputs and limits that the stages of `verify` share.
 
-    Attributes
-    ----------
-    inputs : dict
-        Arguments as they were given to `verify`.
-    values : dict
-        Every argument of the entry, in order.
-    outputs : sequence of str
-        Arguments that hold nothing before the run.
-    choices : sequence of Choice
-        The CTAs that run of each launch.
-    related : Related or None
-        Which CTAs of several launches need each other; None if unknown.
-    allocator : bool
-        Whether the call passes an allocator.
+    - `inputs` (dict): arguments as they were given to `verify`.
+    - `values` (dict): every argument of the entry, in order.
+    - `outputs`: arguments that hold nothing before the run.
+    - `choices`: the CTAs that run of each launch.
+    - `related`: which CTAs of several launches need each other; None if unknown.
+    - `allocator`: whether the call passes an allocator.
     """
 
     program: Program

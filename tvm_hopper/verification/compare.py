@@ -20,17 +20,13 @@ from tvm_hopper.sim.races.writers import ElementWriters
 class Comparison:
     """One output of one run.
 
-    Attributes
-    ----------
-    whole : bool
-        Unwritten elements are compared, too.
-    compared, exact, wrong, unknown : int
-        Elements that were compared; of these, those that must agree bit for bit; those that do not
-        agree; those without a known bound, which were not compared.
-    share : float
-        The largest difference, as a share of its bound, where elements need not agree exactly.
-    first : tuple of int or None
-        Index of the first wrong element.
+    - `whole`: unwritten elements are compared, too.
+    - `compared`, `exact`, `wrong`, `unknown`: elements that were compared; of these, those that
+      must agree bit for bit; those that do not agree; those without a known bound, which were not
+      compared.
+    - `share`: the largest difference, as a share of its bound, where elements need not agree
+      exactly.
+    - `first`: index of the first wrong element.
     """
 
     name: str
@@ -127,15 +123,10 @@ def compare(
 ) -> list[Comparison]:
     """Compare every element that a run wrote, of every argument.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The kernel's arguments, in the order of the plain program's parameters.
-    values : dict
-        Their contents before the run.
-    whole : collection of str
-        Arguments whose every element is compared: all stores to them ran, and the other elements
-        must be those that the plain program leaves.
+    - `names`: the kernel's arguments, in the order of the plain program's parameters.
+    - `values` (dict): their contents before the run.
+    - `whole`: arguments whose every element is compared: all stores to them ran, and the other
+      elements must be those that the plain program leaves.
     """
     arguments = [values[name] for name in names]
     found = []
@@ -148,6 +139,8 @@ def compare(
         elif writers:
             places = np.concatenate([one.places() for one in writers])
             boxes[place] = cover(places if len(writers) == 1 else np.unique(places, axis=0))
+            if reference.emitter.checks and max(map(np.size, arguments)) > LARGE:
+                boxes[place] = [row for box in boxes[place] for row in _rows(box)]
         else:
             continue
         one = Comparison(name, values[name].size, writers, all_of_it)
@@ -155,14 +148,10 @@ def compare(
         if place not in reference.output_places:  # it has to stay unchanged
             for box in boxes.pop(place):
                 part = _slices(box)
-                before = values[name][part].astype(result.outputs[name].dtype)
-                zero = np.zeros(before.shape)
-                one.add(
-                    box,
-                    one.compared_mask(part),
-                    result.outputs[name][part],
-                    Expected(box, before, zero),
-                )
+                after = result.outputs[name][part]
+                before = values[name][part].astype(after.dtype)
+                unchanged = Expected(box, before, np.zeros(before.shape))
+                one.add(box, one.compared_mask(part), after, unchanged)
     by_name = {one.name: one for one in found}
     for wanted in _together(boxes):
         for place, expected in reference.evaluate(arguments, wanted).items():
@@ -179,11 +168,17 @@ def _together(boxes: Mapping[int, list[Box]]) -> list[dict[int, Box]]:
     return [{place: box} for place, some in boxes.items() for box in some]
 
 
+def _rows(box: Box) -> list[Box]:
+    """Cut a box along its first axis: what loaded indices pick for two rows may lie far apart."""
+    return [((i, i), *box[1:]) for i in range(box[0][0], box[0][1] + 1)] if box else [box]
+
+
 def _slices(box: Box) -> tuple[slice, ...]:
     return tuple(slice(low, high + 1) for low, high in box)
 
 
 Box = tuple[tuple[int, int], ...]  # the first and the last index of each axis
+LARGE = 1 << 24  # elements of a tensor: computed for one row of an output, not for all between two
 SMALL = 4096  # elements of a box that is not cut any further
 DENSE = 2  # a box holds at most so many times its elements, unless it is small
 
@@ -191,10 +186,7 @@ DENSE = 2  # a box holds at most so many times its elements, unless it is small
 def cover(places: np.ndarray) -> list[Box]:
     """Return boxes around elements, in the order of their first corners.
 
-    Parameters
-    ----------
-    places : numpy.ndarray
-        Indices of the elements, (count, dimensions).
+    - `places` (numpy.ndarray): indices of the elements, (count, dimensions).
     """
     return sorted(_cut(places)) if len(places) else []
 

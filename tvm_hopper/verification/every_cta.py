@@ -26,17 +26,9 @@ from tvm_hopper.verification.launches import run_launches
 def check_indices(case: Case, whole: bool, budget_s: float) -> tuple[list[Finding], list[str]]:
     """Check bounds, alignment, overlap and coverage of all CTAs.
 
-    Parameters
-    ----------
-    whole : bool
-        Whether the CTAs that are simulated run all iterations of their loops.
-    budget_s : float
-        Seconds for each launch.
-
-    Returns
-    -------
-    tuple
-        Findings, and one line for each launch that states the result of the proof.
+    - `whole`: whether the CTAs that are simulated run all iterations of their loops.
+    - `budget_s`: seconds for each launch.
+    - returns: findings, and one line for each launch that states the result of the proof.
     """
     launches, choices = case.launches, case.choices
     arrays = {name: value for name, value in case.values.items() if isinstance(value, np.ndarray)}
@@ -65,15 +57,8 @@ POLICY = "in_turn"
 def check_residency(case: Case, left: Callable[[], float]) -> list[Finding]:
     """Run CTAs one after another if the device does not hold those that communicate.
 
-    Parameters
-    ----------
-    left : callable
-        Seconds that are left.
-
-    Returns
-    -------
-    list of Finding
-        DEADLOCK or INCOMPLETE; empty if all are there together, or do not need it.
+    - `left`: seconds that are left.
+    - returns: DEADLOCK or INCOMPLETE; empty if all are there together, or do not need it.
     """
     far, arch, num_sms = None, case.program.arch, case.num_sms
     for launch, choice in zip(case.launches, case.choices, strict=True):

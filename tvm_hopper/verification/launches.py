@@ -36,18 +36,11 @@ Rest = Callable[[int, str], np.ndarray | None]  # (launch, tensor) -> bytes
 class BoundLaunch:
     """One launch of the host function with the kernel that it names.
 
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        The device function.
-    setup : dict
-        params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
-    workspaces : dict
-        Workspaces that the host function allocated for its kernels, by name.
-    num_sms : int
-        Multiprocessors of the device.
-    promised : frozenset of str
-        Arguments that no launch before the call in its stream writes.
+    - `func` (tvm.tirx.PrimFunc): the device function.
+    - `setup` (dict): params, grid, block, cluster, dyn_smem_bytes: see `Launch.bind`.
+    - `workspaces`: workspaces that the host function allocated for its kernels, by name.
+    - `num_sms`: multiprocessors of the device.
+    - `promised`: arguments that no launch before the call in its stream writes.
     """
 
     func: Any
@@ -117,30 +110,18 @@ def run_launches(
 ) -> Result:
     """Run launches in order, each on the memory that earlier ones left.
 
-    Parameters
-    ----------
-    values : dict
-        Every argument of the entry, in order.
-    outputs : sequence of str
-        Arrays that hold nothing before the run.
-    blocks : sequence
-        For each launch a list of (x, y, z), the CTAs to run, or None for all. The tensors that a
-        partly run launch stores to count as written, and hold zeros elsewhere: all bytes, or those
-        that `rest` returns.
-    options : RunOptions
-        `budget_s` is the time for all launches. The writer of an element is the last launch that
-        wrote it.
-    shortcuts : dict or None
-        Parts that the run of each kernel leaves out; None: nothing. If that fails for one launch,
-        the result states this alone.
-    rest : callable or None
-        Returns, for a launch's number, the bytes of a tensor that its CTAs which do not run store
-        to, or None if unknown.
-
-    Returns
-    -------
-    Result
-        Arguments after the last launch; findings and steps of all.
+    - `values` (dict): every argument of the entry, in order.
+    - `outputs`: arrays that hold nothing before the run.
+    - `blocks` (sequence): for each launch a list of (x, y, z), the CTAs to run, or None for all.
+      The tensors that a partly run launch stores to count as written, and hold zeros elsewhere: all
+      bytes, or those that `rest` returns.
+    - `options`: `budget_s` is the time for all launches. The writer of an element is the last
+      launch that wrote it.
+    - `shortcuts`: parts that the run of each kernel leaves out; None: nothing. If that fails for
+      one launch, the result states this alone.
+    - `rest`: returns, for a launch's number, the bytes of a tensor that its CTAs which do not run
+      store to, or None if unknown.
+    - returns: arguments after the last launch; findings and steps of all.
     """
     arrays = {name: v for name, v in values.items() if isinstance(v, np.ndarray)}
     memory = _Memories(arrays, set(outputs))
@@ -250,12 +231,8 @@ def _of_launch(events: list[TimelineEvent], launch: int, findings: int) -> list[
 class _Memories:
     """The tensors of one run, and which of their bytes hold something.
 
-    Attributes
-    ----------
-    empty : set of str
-        Tensors that hold only values that launches wrote.
-    written : dict
-        One flag for each byte of such a tensor.
+    - `empty`: tensors that hold only values that launches wrote.
+    - `written` (dict): one flag for each byte of such a tensor.
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], empty: set[str]) -> None:

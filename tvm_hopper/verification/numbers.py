@@ -38,17 +38,11 @@ SEEDS = {"integers": 20, "normal": 21}
 class Numbers:
     """Makes values of one kind.
 
-    Attributes
-    ----------
-    kind : str
-        "integers" or "normal".
-    largest : int
-        Magnitude of integers.
-    density : float
-        Share of integers that are not zero by design.
-    positions : dict
-        Arguments that the program takes for places in other tensors, or decides by, and how many
-        numbers from 0 are legal: those at the lower end, of normal numbers at the upper one.
+    - `kind`: "integers" or "normal".
+    - `largest`: magnitude of integers.
+    - `density`: share of integers that are not zero by design.
+    - `positions`: arguments that the program takes for places in other tensors, or decides by, and
+      how many numbers from 0 are legal: those at the lower end, of normal numbers at the upper one.
     """
 
     kind: str
@@ -117,10 +111,7 @@ POOL = 1_000_003  # numbers that are drawn; a prime, so that no row or tile is l
 def blank_memory(argument: Argument, size: int) -> np.ndarray:
     """Return zeroed memory that is allocated lazily.
 
-    Raises
-    ------
-    ValueError
-        The array would be too large to be filled here.
+    - raises ValueError: the array would be too large to be filled here.
     """
     if size > MAX_INPUT_BYTES:
         raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import TextIO
 
 SILENT_S = 2.0  # no line is printed before
@@ -16,19 +15,10 @@ EVERY_LOG_S = 10.0  # elsewhere, where each line stays
 class ProgressLine:
     """Prints the current step from time to time, while it is entered.
 
-    Parameters
-    ----------
-    wanted : bool or None
-        None: if the stream is a terminal, so that logs stay as they are.
-    stream : file, optional
-        Left out, stderr.
-    name : str
-        The work in progress, as a prefix.
-
-    Attributes
-    ----------
-    text : str
-        The current step.
+    - `wanted`: none: if the stream is a terminal, so that logs stay as they are.
+    - `stream`: left out, stderr.
+    - `name`: the work in progress, as a prefix.
+    - `text` (str): the current step.
     """
 
     def __init__(
@@ -51,12 +41,7 @@ class ProgressLine:
             self.thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End, and leave an empty line on a terminal."""
         self.ended.set()
         if self.thread is not None:

@@ -24,10 +24,7 @@ Block = tuple[int, ...]
 class Related:
     """Accesses of a function's launches to tensors that some of them store.
 
-    Attributes
-    ----------
-    last : tuple of int
-        Launches that are the last to store to some tensor of the caller.
+    - `last` (tuple of int): launches that are the last to store to some tensor of the caller.
     """
 
     launches: Sequence[BoundLaunch]
@@ -57,10 +54,7 @@ class Related:
     def of(launches: Sequence[BoundLaunch], values: Mapping[str, Any]) -> Related:
         """Look at the launches.
 
-        Raises
-        ------
-        UndecidedError
-            Indices do not determine the accesses.
+        - raises UndecidedError: indices do not determine the accesses.
         """
         arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
@@ -125,10 +119,7 @@ class Related:
     def with_needed(self, chosen: Mapping[int, Sequence[Block]]) -> list[list[Block] | None]:
         """Return the CTAs that run, of each launch; None: all of them.
 
-        Parameters
-        ----------
-        chosen : dict
-            CTAs by the number of their launch.
+        - `chosen`: CTAs by the number of their launch.
         """
         flags = self._flags(chosen)
         found = with_those_they_need(self.traffic, flags, self.groups, self.checked)

@@ -79,15 +79,8 @@ class Report:
     def timeline(self, cta: Any = None, launch: int | None = None) -> Timeline:
         """Run the schedule of the first finding again, or the first one, and return its timeline.
 
-        Parameters
-        ----------
-        cta, launch
-            As for `Result.timeline`.
-
-        Raises
-        ------
-        ValueError
-            Nothing was launched, or as `Result.timeline`.
+        - `cta`, `launch`: as for `Result.timeline`.
+        - raises ValueError: nothing was launched, or as `Result.timeline`.
         """
         if self.replay is None or not self.runs:
             raise ValueError("timeline: found no schedule that ran; need a kernel that is launched")

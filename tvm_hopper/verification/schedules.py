@@ -21,21 +21,14 @@ WITH_VALUES: Mapping[str, Shortcuts] = {}
 class Schedules:
     """The runs of one program.
 
-    Parameters
-    ----------
-    case : Case
-        Of its chosen CTAs, one of each kind runs after the first run, if that is known.
-    fill : callable
-        Makes the numbers that its values are still without; called before a run that computes.
-
-    Attributes
-    ----------
-    cuts : dict
-        Loops whose middle iterations were left out: one line each, in the order met.
-    steps : float or None
-        Estimated steps of all CTAs of all launches, from one run; None: no run yet.
-    doubts : list of Finding
-        Findings of runs with fewer iterations that no full run had time to confirm.
+    - `case`: of its chosen CTAs, one of each kind runs after the first run, if that is known.
+    - `fill`: makes the numbers that its values are still without; called before a run that
+      computes.
+    - `cuts` (dict): loops whose middle iterations were left out: one line each, in the order met.
+    - `steps` (float or None): estimated steps of all CTAs of all launches, from one run; None: no
+      run yet.
+    - `doubts` (list of Finding): findings of runs with fewer iterations that no full run had time
+      to confirm.
     """
 
     def __init__(self, case: Case, fill: Callable[[], None]) -> None:
@@ -57,12 +50,8 @@ class Schedules:
 
         A finding of a run with fewer iterations counts only if a full run confirms it.
 
-        Parameters
-        ----------
-        left : callable
-            Seconds that are left of the budget.
-        known : callable
-            Whether a finding is known from an earlier run.
+        - `left`: seconds that are left of the budget.
+        - `known`: whether a finding is known from an earlier run.
         """
         shortcuts = self.savings.others if self.begun else self.savings.first
         result = self._once(policy, seed, left, shortcuts)
@@ -112,12 +101,8 @@ class Schedules:
 class Replay:
     """Runs a program under one schedule with all iterations of its loops, without values if it may.
 
-    Attributes
-    ----------
-    case : Case
-        The case; its `inputs` are kept, other arguments are made anew.
-    chosen : sequence
-        The CTAs of each launch, or None for all.
+    - `case`: the case; its `inputs` are kept, other arguments are made anew.
+    - `chosen` (sequence): the CTAs of each launch, or None for all.
     """
 
     case: Case

@@ -36,21 +36,14 @@ POOL = 1 << 20
 class SpecialNumbers:
     """Fills arguments for one draw.
 
-    Attributes
-    ----------
-    draw : int
-        Number of the draw.
-    axes : dict
-        Axes that are reduced, by argument; a float argument that is missing gets normal numbers.
-    signs : tuple of int
-        1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
-    masks : bool
-        Whether some elements are -inf.
-    usual : Numbers
-        Numbers of arguments that are not floats, or not reduced.
-    placement : int
-        Number of the draw among those for other places of the maximum, which every row has then;
-        -1: it is none of them.
+    - `draw`: number of the draw.
+    - `axes`: axes that are reduced, by argument; a float argument that is missing gets normal
+      numbers.
+    - `signs`: 1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.
+    - `masks`: whether some elements are -inf.
+    - `usual`: numbers of arguments that are not floats, or not reduced.
+    - `placement`: number of the draw among those for other places of the maximum, which every row
+      has then; -1: it is none of them.
     """
 
     draw: int
@@ -90,7 +83,9 @@ class SpecialNumbers:
         kinds = (numbers + self.draw * min(count, KINDS)) % KINDS
         if self.placement >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
-        place = places(length)[(numbers + step // len(self.signs) * count) % length]
+        turn = step // len(self.signs)
+        turn = turn * count + turn * math.gcd(count, length) // length  # each row gets each place
+        place = places(length)[(numbers + turn) % length]
         size = np.abs(x)
         fmt = FORMATS[dtype]
         tiny, big, far = max(TINY, 4 * fmt.smallest_normal), fmt.largest / 4, fmt.largest / 2
@@ -137,18 +132,11 @@ def special_numbers(
 ) -> Iterator[SpecialNumbers]:
     """Return the draws for one program: as many as its rows need, and a run may cost.
 
-    Parameters
-    ----------
-    arguments : dict
-        The kernel's, in the order of the program's parameters.
-    drawn : set of str
-        Those that the caller of `verify` does not give.
-    usual : Numbers
-        For arguments that are not reduced.
-    share : float
-        Of the rows, those that one run computes.
-    work : float
-        Steps of the program that one run does.
+    - `arguments` (dict): the kernel's, in the order of the program's parameters.
+    - `drawn`: those that the caller of `verify` does not give.
+    - `usual`: for arguments that are not reduced.
+    - `share`: of the rows, those that one run computes.
+    - `work`: steps of the program that one run does.
     """
     program = reference.program
     names = dict(zip(program.params, arguments, strict=True))
@@ -169,7 +157,7 @@ def special_numbers(
     kinds = min(math.ceil(KINDS / rows) if axes else 1, FEW_WORK // cost)
     placements = 0
     if found and is_linear(program, CHOOSING):  # no softmax follows
-        placements = min(math.ceil(length / rows) * len(found), int(MORE_WORK // cost))
+        placements = min(length * len(found), int(MORE_WORK // cost))
     kinds = int(max(kinds, cost <= ONE_DRAW))
     for draw in range(kinds + placements):
         placement = max(draw - kinds, -1)

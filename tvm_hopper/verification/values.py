@@ -62,12 +62,8 @@ NOT_GIVEN = (
 class ValueReport:
     """Whether values were compared, and how many.
 
-    Attributes
-    ----------
-    checked : bool
-        False: the kernel's results were not compared.
-    text : str
-        Description of the comparison, or why there is none.
+    - `checked`: false: the kernel's results were not compared.
+    - `text`: description of the comparison, or why there is none.
     """
 
     checked: bool
@@ -93,14 +89,9 @@ class _Extent:
 class ValueCheck:
     """Compares one program with its plain one.
 
-    Parameters
-    ----------
-    case : Case
-        Its values are arguments of any kind, for their shapes.
-    requested : bool
-        The chosen CTAs were requested: no others run.
-    steps : float or None
-        About how many all CTAs together would take; None: not known.
+    - `case`: its values are arguments of any kind, for their shapes.
+    - `requested`: the chosen CTAs were requested: no others run.
+    - `steps`: about how many all CTAs together would take; None: not known.
     """
 
     def __init__(

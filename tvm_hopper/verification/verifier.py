@@ -102,17 +102,13 @@ class Found:
 class Limits:
     """How much `verify` may do, and for which device.
 
-    Attributes
-    ----------
-    max_ctas : int
-        A launch with more CTAs than this runs only chosen ones.
-    budget_s : float
-        Seconds for the whole check: schedules that have not started or ended by then are listed as
-        skipped; the report is incomplete if fewer than three ran, or if another stage had no time.
-    num_sms : int
-        Multiprocessors of the device, for host code that queries them.
-    progress : bool or None
-        Whether stderr shows the current step after two seconds; None: if it is a terminal.
+    - `max_ctas`: a launch with more CTAs than this runs only chosen ones.
+    - `budget_s`: seconds for the whole check: schedules that have not started or ended by then are
+      listed as skipped; the report is incomplete if fewer than three ran, or if another stage had
+      no time.
+    - `num_sms`: multiprocessors of the device, for host code that queries them.
+    - `progress`: whether stderr shows the current step after two seconds; None: if it is a
+      terminal.
     """
 
     max_ctas: int = 8
@@ -348,10 +344,7 @@ def _run_schedules(
 class _PlainProgram:
     """The reference for values, if there is one.
 
-    Attributes
-    ----------
-    report : ValueReport
-        The report on values as long as none was compared.
+    - `report`: the report on values as long as none was compared.
     """
 
     reference: Reference | None

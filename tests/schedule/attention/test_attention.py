@@ -90,7 +90,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_values(name):
     case, config = KERNELS[name]

@@ -19,6 +19,7 @@ from tvm_hopper.simulation import verify
 DECODE = Case(h=4, kv=1, d=32, v=32, n=1, m=80)
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [

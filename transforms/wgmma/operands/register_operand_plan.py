@@ -29,18 +29,12 @@ from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 class RowLoad:
     """A load of one element for neighbours of a row, and the registers that have it instead.
 
-    Attributes
-    ----------
-    load
-        As the program has it.
-    registers
-        `groups` of them for each row of a thread.
-    run
-        How many neighbours along the depth read the same element.
-    in_step
-        Whether steps change it; else it is loaded before the loop.
-    guard
-        The condition that keeps it in bounds; it is zero beyond. None: it is always in bounds.
+    - `load`: as the program has it.
+    - `registers`: `groups` of them for each row of a thread.
+    - `run`: how many neighbours along the depth read the same element.
+    - `in_step`: whether steps change it; else it is loaded before the loop.
+    - `guard`: the condition that keeps it in bounds; it is zero beyond. None: it is always in
+      bounds.
     """
 
     load: ir.TensorLoad
@@ -60,20 +54,14 @@ class RowLoad:
 class RegisterOperand:
     """The first operand of a product, which one nest computes into a local buffer.
 
-    Attributes
-    ----------
-    buffer
-        As the program indexes it, by `m` rows and `k` of a step.
-    nest, realize
-        The statement that computes it.
-    row, depth, units
-        Its loops; the last ones have one iteration.
-    before
-        The loop over steps, before which loads are made that no step changes; None: one step.
-    rows
-        Loads of what neighbours of a row have in common.
-    registers
-        A thread's part of it, of the same type: two elements of 16 bits are one 32-bit register.
+    - `buffer`: as the program indexes it, by `m` rows and `k` of a step.
+    - `nest`, `realize`: the statement that computes it.
+    - `row`, `depth`, `units`: its loops; the last ones have one iteration.
+    - `before`: the loop over steps, before which loads are made that no step changes; None: one
+      step.
+    - `rows`: loads of what neighbours of a row have in common.
+    - `registers`: a thread's part of it, of the same type: two elements of 16 bits are one 32-bit
+      register.
     """
 
     buffer: ir.Var
@@ -178,7 +166,7 @@ def _find_row_loads(kernel: ir.For, operand: RegisterOperand) -> tuple[RowLoad, 
 
 
 def _guards(value: Any, load: ir.TensorLoad) -> list[Any] | None:
-    """Return the condition of a load that a pad reads, none of others; None of other choices."""
+    """Return a pad's condition on a load, [] without a choice, None for other choices."""
     if not ir.is_by_choice(value, load):
         return []
     around = [x for x in ir.find_all(value, ir.Call, ir.is_choice) if ir.uses_node(x, load)]

@@ -1,8 +1,8 @@
 """Store accumulator registers to global memory.
 
-Used by LowerWgmma for epilogues. Elements of 16 bits are stored as eight, those of 8 bits as 16,
-where all of them lie in bounds and aligned together: the pairs of a row make 8 or 16 bytes, so the
-four threads of a row first exchange words of pairs (fragment_row_exchange.py).
+Used by LowerWgmma for epilogues. Elements of 16 bits are stored eight at once, those of 8 bits 16
+at once, where all of them lie in bounds and aligned together. The pairs of a row make 8 or 16
+bytes, so the four threads of a row first exchange words of pairs (fragment_row_exchange.py).
 """
 
 from __future__ import annotations

@@ -37,22 +37,13 @@ class TensorArgument:
 class Manifest:
     """The manifest of an artifact.
 
-    Attributes
-    ----------
-    entry
-        Name of the host function.
-    arguments
-        In its order.
-    kernels
-        What TVM's runtime has to know of each kernel to launch it, by name.
-    target
-        What it was built for, as TVM's JSON.
-    versions
-        Of the packages that built it.
-    digests
-        SHA-256 of each other file.
-    predicted_seconds
-        By the written model; what fake devices report.
+    - `entry`: name of the host function.
+    - `arguments`: in its order.
+    - `kernels`: what TVM's runtime has to know of each kernel to launch it, by name.
+    - `target`: what it was built for, as TVM's JSON.
+    - `versions`: of the packages that built it.
+    - `digests`: SHA-256 of each other file.
+    - `predicted_seconds`: by the written model; what fake devices report.
     """
 
     entry: str
@@ -150,17 +141,9 @@ def remove(path: str | Path) -> None:
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:
     """Return the host function, with its kernels after it.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the files lie.
-    manifest : Manifest
-        As `check` returned it.
-
-    Raises
-    ------
-    HopperError
-        There are kernels, and this process cannot have TVM's CUDA runtime.
+    - `folder`: where the files lie.
+    - `manifest`: as `check` returned it.
+    - raises HopperError: there are kernels, and this process cannot have TVM's CUDA runtime.
     """
     import tvm
     import tvm_ffi

@@ -74,12 +74,9 @@ def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
     The request has `contest`, paths; `reference`, a path or None; `library`, the layout of a
     product that a library computes too, or None.
 
-    Returns
-    -------
-    reply : dict
-        `verdicts`, for each contender "equal", "wrong" or "unchecked" and why; `sustained` and
-        `single`, its times in seconds, round by round (none of one that is wrong); `library`, the
-        name of the last contender where that is a library.
+    - returns (dict): `verdicts`, for each contender "equal", "wrong" or "unchecked" and why;
+      `sustained` and `single`, its times in seconds, round by round (none of one that is wrong);
+      `library`, the name of the last contender where that is a library.
     """
     reference = request.get("reference")
     paths = [*request["contest"], *([reference] if reference else [])]
@@ -110,12 +107,8 @@ def _shapes(arguments: Arguments) -> list[tuple[Any, ...]]:
 class Contest:
     """Functions of the same arguments on the GPU of this process.
 
-    Parameters
-    ----------
-    bench : GpuBench
-        With the driver, and what measurements share.
-    arguments : tuple of TensorArgument
-        Of each function.
+    - `bench` (GpuBench): with the driver, and what measurements share.
+    - `arguments`: of each function.
     """
 
     def __init__(self, bench: Any, arguments: Arguments) -> None:

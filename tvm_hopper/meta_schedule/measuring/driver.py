@@ -65,10 +65,7 @@ class DeviceFacts:
 class Driver:
     """The one GPU that this process sees.
 
-    Raises
-    ------
-    HopperError
-        There is no driver, or no GPU.
+    - raises HopperError: there is no driver, or no GPU.
     """
 
     kind = "cuda"  # TVM's name of the device

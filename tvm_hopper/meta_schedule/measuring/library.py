@@ -17,13 +17,9 @@ def find(
 ) -> tuple[str, Callable[..., Any] | None]:
     """Return the name of a library and a call of its product; an empty name where there is none.
 
-    Parameters
-    ----------
-    asked : mapping, optional
-        `majors`: of A and of B, whether the sum runs along their rows ("k") or not ("mn"). None:
-        the function is no plain product.
-    arguments : tuple of TensorArgument
-        A, B and the output.
+    - `asked` (mapping): `majors`: of A and of B, whether the sum runs along their rows ("k") or not
+      ("mn"). None: the function is no plain product.
+    - `arguments`: A, B and the output.
     """
     if request is None or importlib.util.find_spec("torch") is None:
         return "", None

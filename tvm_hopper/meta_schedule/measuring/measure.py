@@ -80,7 +80,7 @@ def load(request: dict[str, Any]) -> Loaded:
     files = artifact.read_files(request["artifact"])
     manifest = artifact.check(request["artifact"], files)
     arguments = given_arguments(manifest, request.get("arguments"))
-    # What was checked is what is loaded, whoever writes to the artifact's folder.
+    # Copies of the checked files are loaded: others may write to the artifact's folder.
     with tempfile.TemporaryDirectory() as folder:
         for name in manifest.digests:
             Path(folder, name).write_bytes(files[name])

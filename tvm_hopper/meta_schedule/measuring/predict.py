@@ -41,16 +41,9 @@ _Kind = TypeVar("_Kind", bound=Note)
 def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgument]) -> float:
     """Return how long the model takes a call for: of its products, else of its bytes.
 
-    Parameters
-    ----------
-    host : IRModule, optional
-        The lowered host functions, with what was noted of our kernels; None where there are none.
-    arguments : sequence of TensorArgument
-        What it is called with.
-
-    Returns
-    -------
-    seconds : float
+    - `host`: the lowered host functions, with what was noted of our kernels; None where there are
+      none.
+    - `arguments`: what it is called with.
     """
     functions = host.functions.values() if host is not None else ()
     noted = [notes for func in functions if (notes := read_notes(func)) is not None]

@@ -28,19 +28,10 @@ def numpy_type(dtype: str) -> np.dtype[Any]:
 def random_values(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
     """Draw a tensor: normal for floating-point types, in range for integers, both for bool.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Extents, in elements.
-    dtype : str
-        One of TVM's types.
-    seed : int
-        The same seed gives the same values.
-
-    Returns
-    -------
-    values : array
-        Beyond a million elements they repeat, with a period that divides no row.
+    - `shape`: extents, in elements.
+    - `dtype`: one of TVM's types.
+    - `seed`: the same seed gives the same values.
+    - returns (array): beyond a million elements they repeat, with a period that divides no row.
     """
     kind, count = numpy_type(dtype), math.prod(shape)
     generator, drawn = np.random.default_rng(seed), min(count, PERIOD)

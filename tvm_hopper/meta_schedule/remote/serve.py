@@ -67,16 +67,10 @@ def fake_devices(count: int, settings: Any = None) -> dict[str, str]:
 class ServerGroup:
     """Servers of TVM's, one for each device.
 
-    Parameters
-    ----------
-    address : TrackerAddress
-        Where they say that they are there.
-    key : str
-        Under which name.
-    host : str
-        Address that they listen on.
-    devices : dict
-        Settings of each, by name.
+    - `address`: where they say that they are there.
+    - `key`: under which name.
+    - `host`: address that they listen on.
+    - `devices`: settings of each, by name.
     """
 
     def __init__(

@@ -34,19 +34,11 @@ def served(name: str, role: str, settings: dict[str, Any], visible: str | None) 
 def measure(request: str, *sent: Any) -> str:
     """Measure an artifact, or compare several: what clients call as `tvm_hopper.rpc.measure`.
 
-    Parameters
-    ----------
-    request : str
-        JSON: `arguments`, `repeats`, and `seconds`, the deadline; or `contest`, how many are
-        compared, `library`, and `seconds`.
-    *sent : bytes
-        Three files of each artifact: manifest, host, device; the last one empty if there are no
-        kernels. Behind the contenders comes their reference, if there is one.
-
-    Returns
-    -------
-    reply : str
-        JSON: the measurement, or `error`; `lost` where the worker broke over it.
+    - `request`: JSON: `arguments`, `repeats`, and `seconds`, the deadline; or `contest`, how many
+      are compared, `library`, and `seconds`.
+    - `*sent` (bytes): three files of each artifact: manifest, host, device; the last one empty if
+      there are no kernels. Behind the contenders comes their reference, if there is one.
+    - returns: JSON: the measurement, or `error`; `lost` where the worker broke over it.
     """
     worker = _session_worker()
     settings = json.loads(request)

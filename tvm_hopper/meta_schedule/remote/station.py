@@ -23,15 +23,8 @@ START_SECONDS = 130.0  # of the first: the server starts its worker
 class RemoteStation:
     """A session with one server. TVM's calls have no timeout: a thread makes them.
 
-    Parameters
-    ----------
-    host, port, match
-        As the tracker gave them.
-
-    Raises
-    ------
-    HopperError
-        It cannot be reached, or does not know our function.
+    - `host`, `port`, `match`: as the tracker gave them.
+    - raises HopperError: it cannot be reached, or does not know our function.
     """
 
     def __init__(self, host: str, port: int, match: str) -> None:

@@ -43,10 +43,7 @@ class TrackerAddress:
 class TrackerClient:
     """A connection to a tracker.
 
-    Raises
-    ------
-    HopperError
-        Nobody answers there within a few seconds, or it is no tracker.
+    - raises HopperError: nobody answers there within a few seconds, or it is no tracker.
     """
 
     def __init__(self, address: TrackerAddress) -> None:

@@ -42,19 +42,10 @@ def send(fd: int, message: dict[str, Any]) -> None:
 def receive(fd: int, seconds: float | None = None) -> dict[str, Any]:
     """Read the next message from a file descriptor.
 
-    Parameters
-    ----------
-    fd : int
-        Of a pipe's reading end.
-    seconds : float, optional
-        How long to wait for all of it; None: forever.
-
-    Raises
-    ------
-    ConnectionEnded
-        The writing end was closed, or sent what is no message.
-    DeadlinePassed
-        It did not come in time.
+    - `fd`: of a pipe's reading end.
+    - `seconds`: how long to wait for all of it; None: forever.
+    - raises ConnectionEnded: the writing end was closed, or sent what is no message.
+    - raises DeadlinePassed: it did not come in time.
     """
     end = None if seconds is None else time.monotonic() + seconds
     (length,) = _LENGTH.unpack(_read(fd, _LENGTH.size, end))

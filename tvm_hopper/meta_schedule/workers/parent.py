@@ -1,8 +1,8 @@
 """End a worker with its parent or at its deadline, whatever it is doing.
 
-Three means, since each alone leaves a gap: the kernel's signal on the parent's death (Linux), the
-end of file on the request pipe (everywhere, but only between requests), and an alarm whose default
-action kills, also a process that holds Python's lock in C.
+It takes three means, since each alone leaves a gap. The kernel signals the parent's death on Linux.
+The request pipe ends everywhere, but only between requests. An alarm's default action kills even a
+process that holds Python's lock in C.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ GRACE = 5.0  # seconds that an alarm leaves to the parent, whose message is the 
 def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
-    Parameters
-    ----------
-    parent : int
-        Process id that the parent has said of itself: it may be gone by now.
+    - `parent`: process id that the parent has said of itself: it may be gone by now.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

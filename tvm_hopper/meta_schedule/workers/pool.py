@@ -90,18 +90,11 @@ class _Post:
 class WorkerPool:
     """Workers that take tasks from one queue, a thread for each.
 
-    Parameters
-    ----------
-    stations : sequence of Station
-        To begin with.
-    seconds : float
-        Deadline of a task.
-    attempts : int
-        Workers that a task may break before it fails.
-    retire_after : int
-        Times in a row that a worker may break.
-    waits : bool
-        Whether tasks wait while there is no worker, since others may come (`add`).
+    - `stations`: to begin with.
+    - `seconds`: deadline of a task.
+    - `attempts`: workers that a task may break before it fails.
+    - `retire_after`: times in a row that a worker may break.
+    - `waits`: whether tasks wait while there is no worker, since others may come (`add`).
     """
 
     def __init__(
@@ -131,12 +124,8 @@ class WorkerPool:
     def submit(self, request: Mapping[str, Any], seconds: float | None = None) -> QueuedTask:
         """Queue a request; it fails at once if no worker is left.
 
-        Parameters
-        ----------
-        request : mapping
-            As JSON has it.
-        seconds : float, optional
-            Its deadline; None: that of the pool.
+        - `request` (mapping): as JSON has it.
+        - `seconds`: its deadline; None: that of the pool.
         """
         task = QueuedTask(request, seconds)
         with self._changed:

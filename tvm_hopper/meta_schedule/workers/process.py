@@ -40,18 +40,11 @@ class WorkerGone(WorkerLost):
 class WorkerProcess:
     """A process that answers requests, one at a time; started on the first, replaced after a loss.
 
-    Parameters
-    ----------
-    name : str
-        In messages, e.g. "GPU 3".
-    role : str
-        What it does: a key of `worker.ROLES`.
-    settings : dict
-        For its role, as JSON has it.
-    environment : mapping, optional
-        Variables that it gets next to those of this process.
-    start_seconds : float
-        Until it has said that it is ready.
+    - `name`: in messages, e.g. "GPU 3".
+    - `role`: what it does: a key of `worker.ROLES`.
+    - `settings` (dict): for its role, as JSON has it.
+    - `environment`: variables that it gets next to those of this process.
+    - `start_seconds`: until it has said that it is ready.
     """
 
     def __init__(
@@ -108,22 +101,12 @@ class WorkerProcess:
     def call(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Have a request answered.
 
-        Parameters
-        ----------
-        request : mapping
-            As JSON has it.
-        seconds : float
-            Deadline, from when the process has started.
-
-        Returns
-        -------
-        reply : dict
-            What its role returned; or `error`, a text, where that raised an exception.
-
-        Raises
-        ------
-        WorkerLost
-            It died, hung, or said that it cannot go on. The next call starts another.
+        - `request` (mapping): as JSON has it.
+        - `seconds`: deadline, from when the process has started.
+        - returns (dict): what its role returned; or `error`, a text, where that raised an
+          exception.
+        - raises WorkerLost: it died, hung, or said that it cannot go on. The next call starts
+          another.
         """
         self.start()
         return self._ask({**request, "deadline": seconds}, seconds, self._replies)

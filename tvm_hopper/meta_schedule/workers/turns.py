@@ -21,10 +21,7 @@ LOAD, RUN = "load", "run"  # the steps of a measurement
 class Device:
     """Processes of one device; the first one compares, too: it loads a library for that.
 
-    Parameters
-    ----------
-    processes : sequence of WorkerProcess
-        Their role answers requests with a `step`.
+    - `processes`: their role answers requests with a `step`.
     """
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:

@@ -90,14 +90,9 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
 class OnlineForm:
     """The running form of a schedule, and what was computed.
 
-    Attributes
-    ----------
-    sizes
-        Of `hs.online`: tile, parts, splits and whether heads are packed.
-    weights
-        Type in which weights multiply values.
-    plain
-        What it was made of; None if that is not known.
+    - `sizes`: of `hs.online`: tile, parts, splits and whether heads are packed.
+    - `weights`: type in which weights multiply values.
+    - `plain`: what it was made of; None if that is not known.
     """
 
     name: str

@@ -35,22 +35,13 @@ ROWS = wgmma.INSTRUCTION_M  # of a warp group
 class AttentionShape:
     """What a choice depends on.
 
-    Attributes
-    ----------
-    rows, keys
-        Lengths; None if symbolic.
-    depth, columns
-        Head dimensions of queries and keys, and of values.
-    dtype
-        Type of the operands.
-    is_masked
-        Whether rows differ in the number of steps that they take.
-    heads
-        Of queries, times the batch; None if symbolic.
-    group
-        Heads that share keys and values.
-    may_split
-        Whether parts of the keys may be merged: there is one output.
+    - `rows`, `keys`: lengths; None if symbolic.
+    - `depth`, `columns`: head dimensions of queries and keys, and of values.
+    - `dtype`: type of the operands.
+    - `is_masked`: whether rows differ in the number of steps that they take.
+    - `heads`: of queries, times the batch; None if symbolic.
+    - `group`: heads that share keys and values.
+    - `may_split`: whether parts of the keys may be merged: there is one output.
     """
 
     rows: int | None
@@ -91,10 +82,7 @@ class AttentionShape:
 def choose_attention(shape: AttentionShape, given: AttentionConfig) -> AttentionConfig:
     """Fill in what a configuration leaves open.
 
-    Raises
-    ------
-    ScheduleError
-        No tile fits the chip, or the given one does not.
+    - raises ScheduleError: no tile fits the chip, or the given one does not.
     """
     stages = given.stages or STAGES
     packs = shape.has_room_for_group if given.packs is None else given.packs

@@ -28,22 +28,14 @@ from .scores import number
 class Definition:
     """One tensor as its only block computes it.
 
-    Attributes
-    ----------
-    block : str
-        Name of the block.
-    buffer : Var
-        The tensor.
-    indices : tuple of Expr
-        Of the element that is stored: variables of `domains`, or constants of extent one.
-    domains : dict of Var to Range
-        The block's variables and their values.
-    reduced : tuple of Var
-        Those that it reduces over; empty: elementwise.
-    operation : str
-        "add", "max" and so on; empty: elementwise.
-    value : Expr
-        The stored value, or what a reduction combines the element with.
+    - `block`: name of the block.
+    - `buffer` (Var): the tensor.
+    - `indices` (tuple of Expr): of the element that is stored: variables of `domains`, or constants
+      of extent one.
+    - `domains` (dict of Var to Range): the block's variables and their values.
+    - `reduced` (tuple of Var): those that it reduces over; empty: elementwise.
+    - `operation`: "add", "max" and so on; empty: elementwise.
+    - `value` (Expr): the stored value, or what a reduction combines the element with.
     """
 
     block: str

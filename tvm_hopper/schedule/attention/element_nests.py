@@ -15,12 +15,8 @@ from tvm_hopper import ir
 class ElementNests:
     """Builds nests around blocks of one store, over axes by their names.
 
-    Attributes
-    ----------
-    extents : mapping of str to extent
-        The axes.
-    dtype : str
-        Type of indices.
+    - `extents` (mapping of str to extent): the axes.
+    - `dtype`: type of indices.
     """
 
     extents: Mapping[str, Any]

@@ -55,14 +55,10 @@ class _Bound:
 class MaskBounds:
     """The bounds that the masks of an attention set to keys, for the rows of a tile.
 
-    Parameters
-    ----------
-    attention : Attention
-        Whose masks.
-    rows : (Expr, Expr)
-        The first row of the tile, and the first one behind the last, which may not exist.
-    analyzer : Analyzer
-        Knows the variables of the tile.
+    - `attention`: whose masks.
+    - `rows` ((Expr, Expr)): the first row of the tile, and the first one behind the last, which may
+      not exist.
+    - `analyzer`: knows the variables of the tile.
     """
 
     def __init__(self, attention: Attention, rows: tuple[Any, Any], analyzer: sym.Analyzer) -> None:

@@ -35,10 +35,8 @@ from .sums import ScoreProduct, Sums, WeightedSum
 def recognize(func: tirx.PrimFunc) -> Attention:
     """Describe the attention that a function computes.
 
-    Raises
-    ------
-    ScheduleError
-        The function computes something else, or attention in a form that is not supported.
+    - raises ScheduleError: the function computes something else, or attention in a form that is not
+      supported.
     """
     program = PlainTensors(func)
     sums = Sums(program)

@@ -26,12 +26,8 @@ from .sums import Sums, WeightedSum
 class RunningResults:
     """Rewrites results of one attention.
 
-    Attributes
-    ----------
-    sink : Expr or None
-        The score of one more key, if the results that were rewritten have one.
-    asks_for_keys : bool
-        Whether they tell rows without a key from others.
+    - `sink` (Expr or None): the score of one more key, if the results that were rewritten have one.
+    - `asks_for_keys` (bool): whether they tell rows without a key from others.
     """
 
     def __init__(self, sums: Sums, main: WeightedSum, states: States) -> None:
@@ -43,10 +39,8 @@ class RunningResults:
     def value(self, expr: Any) -> Any:
         """Return an expression of the program in float32, by the running sums.
 
-        Raises
-        ------
-        ScheduleError
-            It reads other reductions, or sums that depend on what is subtracted from the scores.
+        - raises ScheduleError: it reads other reductions, or sums that depend on what is subtracted
+          from the scores.
         """
         earlier, self.sink = self.sink, None
         found = self._rewrite(to_float32(expr))

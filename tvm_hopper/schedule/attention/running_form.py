@@ -72,14 +72,9 @@ class _Buffers:
 class RunningForm:
     """Builds the loops of one attention.
 
-    Parameters
-    ----------
-    attention : Attention
-        What is computed.
-    tile : AttentionTile
-        The sizes of a tile.
-    probabilities : str
-        Type of the weights that multiply values.
+    - `attention`: what is computed.
+    - `tile`: the sizes of a tile.
+    - `probabilities`: type of the weights that multiply values.
     """
 
     def __init__(self, attention: Attention, tile: AttentionTile, probabilities: str) -> None:

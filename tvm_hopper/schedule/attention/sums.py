@@ -27,20 +27,13 @@ from .scores import constant, to_float32
 class WeightedSum:
     """A sum over keys of weights, times values where `value` is given.
 
-    Attributes
-    ----------
-    key : LoopAxis
-        The axis summed over.
-    exponent : Expr
-        Weights are its exponential, 0 where one of `where` is false; float32.
-    base_two : bool
-        Whether it is one of two.
-    value : TensorLoad or None
-        What weights multiply.
-    row_where, under, factor
-        Conditions without which the whole row is 0, what the row is divided by, a constant.
-    rounded : str
-        The 16-bit type to which weights are rounded; empty: none.
+    - `key`: the axis summed over.
+    - `exponent` (Expr): weights are its exponential, 0 where one of `where` is false; float32.
+    - `base_two`: whether it is one of two.
+    - `value` (TensorLoad or None): what weights multiply.
+    - `row_where`, `under`, `factor`: conditions without which the whole row is 0, what the row is
+      divided by, a constant.
+    - `rounded`: the 16-bit type to which weights are rounded; empty: none.
     """
 
     key: LoopAxis

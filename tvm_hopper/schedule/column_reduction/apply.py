@@ -97,17 +97,9 @@ def chosen_columns(
 ) -> ColumnReductionConfig:
     """Return what `column_reduction` does with a program: a configuration with nothing left open.
 
-    Parameters
-    ----------
-    sch : Schedule
-        As for `column_reduction`; left as it is.
-    config : ColumnReductionConfig, optional
-        What is decided already.
-
-    Raises
-    ------
-    ScheduleError
-        The same as from `column_reduction`.
+    - `sch`: as for `column_reduction`; left as it is.
+    - `config`: what is decided already.
+    - raises ScheduleError: the same as from `column_reduction`.
     """
     return RULE.chosen(sch, config)
 

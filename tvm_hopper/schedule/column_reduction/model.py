@@ -84,10 +84,7 @@ class ColumnWork:
 def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[ColumnTile, str]:
     """Choose what a configuration leaves open; return it, and what to say of it.
 
-    Raises
-    ------
-    ScheduleError
-        The threads of a thread block would be no whole warps, or too many.
+    - raises ScheduleError: the threads of a thread block would be no whole warps, or too many.
     """
     vectors = -(-work.columns // work.vector)
     threads = given.threads or _threads(vectors, given.rows)

@@ -28,15 +28,9 @@ class ColumnProgram:
 def find_columns(parts: list[Part]) -> ColumnProgram:
     """Recognise a program of reductions of columns.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The rest of the function after inlining.
-
-    Raises
-    ------
-    ScheduleError
-        There is no reduction, or one that is not of columns, or one that reads another's result.
+    - `parts`: the rest of the function after inlining.
+    - raises ScheduleError: there is no reduction, or one that is not of columns, or one that reads
+      another's result.
     """
     reductions = [p for p in parts if p.reduced]
     if not reductions:
@@ -61,15 +55,8 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
 def check_apart(parts: list[Part]) -> None:
     """Refuse a reduction that reads what follows from another one, as a variance does.
 
-    Parameters
-    ----------
-    parts : list of Part
-        All of a function, in its order.
-
-    Raises
-    ------
-    ScheduleError
-        One reads what another block of the function leaves behind a reduction.
+    - `parts`: all of a function, in its order.
+    - raises ScheduleError: one reads what another block of the function leaves behind a reduction.
     """
     late: list[Any] = []
     for part in parts:

@@ -71,18 +71,10 @@ def find_strips(parts: list[Part], one_pass: bool = False) -> StripProgram | Non
     One pass, by `recognize.py`, is for sums over all dimensions in front, of which no element is
     stored and no other one is computed.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The program, inlined.
-    one_pass : bool
-        Whether to take those as well.
-
-    Raises
-    ------
-    ScheduleError
-        Blocks of other shapes are next to it, extents are unknown, or a block reads elements of
-        others than its own.
+    - `parts`: the program, inlined.
+    - `one_pass`: whether to take those as well.
+    - raises ScheduleError: blocks of other shapes are next to it, extents are unknown, or a block
+      reads elements of others than its own.
     """
     reductions = [p for p in parts if p.reduced]
     place = _find_place(reductions[0]) if reductions else None
@@ -107,10 +99,7 @@ def find_strips(parts: list[Part], one_pass: bool = False) -> StripProgram | Non
 def group_reductions(parts: list[Part]) -> list[list[str]]:
     """Put reductions together that need no other one's result; return the names of each group.
 
-    Parameters
-    ----------
-    parts : list of Part
-        In order.
+    - `parts`: in order.
     """
     groups: list[list[str]] = [[]]
     late: list[Any] = []  # what is computed from a result of the last group
@@ -131,14 +120,9 @@ def find_strip_reads(
 ) -> tuple[list[Read], list[Read]]:
     """Return the tensors with a value for each element, and those with one for each column.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    parts : list of Part
-        Blocks of the program that are one kernel.
-    program : StripProgram
-        The whole program, with the kind of each block.
+    - `sch` (Schedule): only read.
+    - `parts`: blocks of the program that are one kernel.
+    - `program`: the whole program, with the kind of each block.
     """
     elements, columns = [], []
     for tensor in tensors_read(sch, parts):

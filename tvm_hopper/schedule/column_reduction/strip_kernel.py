@@ -63,12 +63,8 @@ class StripKernel:
     def schedule(self, parts: list[Part], reads: list[Read], columns: list[Read]) -> Any:
         """Schedule blocks; return the loop over thread blocks.
 
-        Parameters
-        ----------
-        parts : list of Part
-            In order.
-        reads, columns : list of Read
-            Tensors that have a value for each element, and for each column.
+        - `parts`: in order.
+        - `reads`, `columns`: tensors that have a value for each element, and for each column.
         """
         sch, outputs = self.sch, results(self.sch, parts)
         stores: dict[str, list[Any]] = {}

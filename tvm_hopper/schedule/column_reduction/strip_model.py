@@ -78,10 +78,7 @@ def choose_strips(
 ) -> StripChoice:
     """Choose what a configuration leaves open.
 
-    Raises
-    ------
-    ScheduleError
-        The configuration fits no distribution of the program.
+    - raises ScheduleError: the configuration fits no distribution of the program.
     """
     search = _StripSearch(work, given, model or model_of_target())
     found = sorted(search.tiles(), key=search.time)
@@ -103,14 +100,9 @@ def least_cycles(work: StripWork) -> float:
 def cycles_of_sums(work: StripWork, count: int, in_flight: int) -> float:
     """Estimate the cycles of thread blocks that leave sums of rows, and of what combines them.
 
-    Parameters
-    ----------
-    work : StripWork
-        The program.
-    count : int
-        Thread blocks.
-    in_flight : int
-        Bytes that one of them has requested.
+    - `work`: the program.
+    - `count`: thread blocks.
+    - `in_flight`: bytes that one of them has requested.
     """
     model = model_of_target()
     sms = model.chip.num_sms

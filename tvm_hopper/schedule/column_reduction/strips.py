@@ -40,14 +40,9 @@ def schedule_strips(
 ) -> ColumnReductionConfig:
     """Schedule an inlined program of columns; return what was chosen.
 
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place, as its schedule is.
-    strips : StripProgram
-        The kinds of its blocks, and extents.
-    given : ColumnReductionConfig
-        Fields that are fixed.
+    - `program`: changed in place, as its schedule is.
+    - `strips`: the kinds of its blocks, and extents.
+    - `given`: fields that are fixed.
     """
     if given.group is not None:
         found, need = f"group={given.group}", "a reduction of all elements to one value"
@@ -80,18 +75,11 @@ def find_few_rows(
 ) -> StripProgram | None:
     """Recognise sums of so few rows that one kernel takes less time than two.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    parts : list of Part
-        The program, inlined.
-    columns : ColumnProgram
-        Its rows and columns.
-    tile : ColumnTile
-        The configuration of the first of two kernels, the alternative.
-    given : ColumnReductionConfig
-        Nothing, unless two kernels are requested.
+    - `sch`: only read.
+    - `parts`: the program, inlined.
+    - `columns`: its rows and columns.
+    - `tile`: the configuration of the first of two kernels, the alternative.
+    - `given`: nothing, unless two kernels are requested.
     """
     extents = [ir.static_int(x) for x in (*columns.rows, *columns.columns)]
     if None in extents or given != ColumnReductionConfig():

@@ -46,17 +46,12 @@ def find_reads(
 
     What is read elsewhere, one value a row or at an index that is computed, stays a plain load.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    parts : list of Part
-        The program, inlined.
-    by_element : frozenset of str, optional
-        Names of the blocks that read along rows, if others compute one value a row. What those
-        gather, as the logit of a label, is a load of its own.
-    numbered : bool
-        Whether elements of tensors of more dimensions than a row has are known by their number.
+    - `sch`: only read.
+    - `parts`: the program, inlined.
+    - `by_element`: names of the blocks that read along rows, if others compute one value a row.
+      What those gather, as the logit of a label, is a load of its own.
+    - `numbered`: whether elements of tensors of more dimensions than a row has are known by their
+      number.
     """
     found = []
     along = [p for p in parts if by_element is None or p.name in by_element or p.reduced]

@@ -27,20 +27,11 @@ from .program import MemoryProgram, Part, all_blocks, block_names
 def parse_blocks(sch: s_tir.Schedule, helper: str, blocks: Any = None) -> MemoryProgram:
     """Read blocks of the function that a schedule works on, in a copy of the schedule.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Left as it is.
-    helper : str
-        Names the schedule helper in an error message.
-    blocks : sequence of SBlockRV or str, optional
-        The blocks; None: all of the function.
-
-    Raises
-    ------
-    ScheduleError
-        They are none of the function, are scheduled already, or cannot be one kernel between the
-        other ones.
+    - `sch`: left as it is.
+    - `helper`: names the schedule helper in an error message.
+    - `blocks` (sequence of SBlockRV or str): the blocks; None: all of the function.
+    - raises ScheduleError: they are none of the function, are scheduled already, or cannot be one
+      kernel between the other ones.
     """
     copy, same = twin(sch)
     if blocks is None:

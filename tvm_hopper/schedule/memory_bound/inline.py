@@ -32,14 +32,8 @@ def inline_parts(
 ) -> list[Part]:
     """Inline elementwise blocks, from the first on; return the rest.
 
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place.
-    recompute : bool
-        Whether to inline what is expensive, too, if it has one value for each element.
-    kept : frozenset of str
-        Names of blocks that stay as they are.
+    - `recompute`: whether to inline what is expensive, too, if it has one value for each element.
+    - `kept`: names of blocks that stay as they are.
     """
     outputs = results(program.sch, program.parts)
     while True:
@@ -60,12 +54,7 @@ def inline_parts(
 def inline_moves(program: MemoryProgram, kept: frozenset[str] = frozenset()) -> None:
     """Inline blocks that only move elements, as a reshape does: each reader finds its own.
 
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place.
-    kept : frozenset of str
-        Names of blocks that stay as they are.
+    - `kept`: names of blocks that stay as they are.
     """
     outputs = results(program.sch, program.parts)
     for part in program.parts:
@@ -82,11 +71,6 @@ def inline_permutations(program: MemoryProgram) -> None:
     """Store rows where a block that only permutes them would: Y[j, i, k] = f(X[i, j, k]).
 
     The block goes; the one that makes the rows stores them itself, each as one piece.
-
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place.
     """
     outputs = results(program.sch, program.parts)
     while True:

@@ -75,18 +75,10 @@ def keep_arrays(
 ) -> list[Nest]:
     """Read and write arrays of registers; return all nests, in an order that they can run in.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    parts : list of Part
-        The program, inlined.
-    full : frozenset of str
-        Names of the blocks that compute one value for each element; others have one a row.
-    reads : list of Read
-        Tensors to load once.
-    loads : frozenset of str
-        Names of the blocks that only load a part of a tensor, by whole vectors.
+    - `parts`: the program, inlined.
+    - `full`: names of the blocks that compute one value for each element; others have one a row.
+    - `reads`: tensors to load once.
+    - `loads`: names of the blocks that only load a part of a tensor, by whole vectors.
     """
     outputs = results(sch, parts)
     stores: dict[str, list[Nest]] = {}
@@ -135,22 +127,12 @@ def keep_in_registers(
 ) -> list[Nest]:
     """Put tensors and results in registers; return all nests, in an order that they can run in.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    parts : list of Part
-        The program, inlined.
-    full : frozenset of str
-        Names of the blocks that compute one value for each element; others have one a row.
-    rows, row : tuple
-        Extents of the dimensions outside of a row, and of those inside of it.
-    reads : list of Read
-        Tensors to load once.
-    tile : RegisterTile
-        How elements are distributed to threads.
-    loads : frozenset of str
-        Names of the blocks that only load a part of a tensor, by whole vectors.
+    - `parts`: the program, inlined.
+    - `full`: names of the blocks that compute one value for each element; others have one a row.
+    - `rows`, `row` (tuple): extents of the dimensions outside of a row, and of those inside of it.
+    - `reads`: tensors to load once.
+    - `tile`: how elements are distributed to threads.
+    - `loads`: names of the blocks that only load a part of a tensor, by whole vectors.
     """
     nests = keep_arrays(sch, parts, full, reads, loads)
     for nest in nests:
@@ -224,16 +206,9 @@ def keep_end(sch: s_tir.Schedule, blocks: Any, stored: int, l2_bytes: int) -> No
     Of a smaller result L2 keeps much in any case, and what it gives up last is in the way of
     others: in turn with RMSNorm of 164 MB a copy took 8% more time, and the kernel itself 3%.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    blocks : LoopRV
-        The loop over thread blocks.
-    stored : int
-        Bytes that one stores.
-    l2_bytes : int
-        Bytes of the L2 cache.
+    - `blocks` (LoopRV): the loop over thread blocks.
+    - `stored`: bytes that one stores.
+    - `l2_bytes`: bytes of the L2 cache.
     """
     extent, kept = ir.static_int(sch.get(blocks).extent), kept_bytes(l2_bytes)
     if extent is not None and extent * stored >= TIMES_KEPT * kept:

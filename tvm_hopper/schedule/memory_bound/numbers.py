@@ -21,14 +21,9 @@ from .tiles import flat, regroup, zero_of
 def is_numbered(access: Any, part: Part, axes: list[Any]) -> bool:
     """Tell whether an access names the element whose number the axes count, the first slowest.
 
-    Parameters
-    ----------
-    access : TensorLoad or BufferStore
-        Of a tensor of any dimensions.
-    part : Part
-        The block that it is in.
-    axes : list of IterVar
-        Some of the block's variables.
+    - `access` (TensorLoad or BufferStore): of a tensor of any dimensions.
+    - `part`: the block that it is in.
+    - `axes` (list of IterVar): some of the block's variables.
     """
     shape = list(load_shape(access))
     extents = [x.dom.extent for x in axes]
@@ -63,21 +58,10 @@ def _product(extents: list[Any]) -> Any:
 def number_block(sch: s_tir.Schedule, part: Part, rows: list[Any], columns: Any) -> bool:
     """Let a block count rows by one variable and elements of a row by another one.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    part : Part
-        The block.
-    rows : list
-        Extents of the dimensions that number rows.
-    columns : int
-        Elements of a row.
-
-    Returns
-    -------
-    numbered : bool
-        False for a block of another number of elements, which stays as it is.
+    - `part`: the block.
+    - `rows` (list): extents of the dimensions that number rows.
+    - `columns` (int): elements of a row.
+    - returns: False for a block of another number of elements, which stays as it is.
     """
     axes = list(part.node.iter_vars)
     extents = [x.dom.extent for x in axes]

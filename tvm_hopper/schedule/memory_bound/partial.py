@@ -27,22 +27,11 @@ from .tiles import flat
 def leave_partial(sch: s_tir.Schedule, part: Part, count: int, flight: int | None = None) -> Any:
     """Split a sum of columns into parts of its rows.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    part : Part
-        The sum; the rest of it adds up rows of `count` partial sums.
-    count : int
-        Parts.
-    flight : int, optional
-        Neighbouring rows that belong together.
-
-    Returns
-    -------
-    block : SBlockRV
-        Of the partial sums; its loops are columns, iterations, parts, and rows that belong
-        together.
+    - `part`: the sum; the rest of it adds up rows of `count` partial sums.
+    - `count`: parts.
+    - `flight`: neighbouring rows that belong together.
+    - returns: the block of the partial sums; its loops are columns, iterations, parts, and rows
+      that belong together.
     """
     _number_rows(sch, part)
     *_, row = sch.get_loops(part.block)
@@ -83,14 +72,9 @@ def _flat_columns(shape: list[Any]) -> Callable[..., list[Any]]:
 def pack_partial(sch: s_tir.Schedule, store: Any, vector: int) -> None:
     """Let a thread's columns be neighbours in memory, behind the number of the part.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place, when all that touches the partial sums has its loops.
-    store : SBlockRV
-        The block that writes them, indexed by columns, then by the part.
-    vector : int
-        Columns of a thread; the last dimension of columns is a multiple of it.
+    - `sch`: changed in place, when all that touches the partial sums has its loops.
+    - `store` (SBlockRV): the block that writes them, indexed by columns, then by the part.
+    - `vector`: columns of a thread; the last dimension of columns is a multiple of it.
     """
     if vector == 1:
         return
@@ -130,19 +114,9 @@ def _number_rows(sch: s_tir.Schedule, part: Part) -> None:
 def leave_groups(sch: s_tir.Schedule, reductions: list[Part], group: int) -> frozenset[str]:
     """Make reductions to one value ones of groups of rows, and of the row that those leave.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    reductions : list of Part
-        Each over all dimensions, the same ones.
-    group : int
-        Neighbours along the first dimension: a divisor of it.
-
-    Returns
-    -------
-    names : frozenset of str
-        Of the blocks that reduce groups.
+    - `reductions`: each over all dimensions, the same ones.
+    - `group`: neighbours along the first dimension: a divisor of it.
+    - returns: names of the blocks that reduce groups.
     """
     names = []
     for part in reductions:
@@ -161,22 +135,9 @@ def leave_groups(sch: s_tir.Schedule, reductions: list[Part], group: int) -> fro
 def leave_columns(sch: s_tir.Schedule, parts: list[Part]) -> frozenset[str]:
     """Make a reduction to one value one of columns, and one of the row that they leave.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    parts : list of Part
-        All blocks; of the reductions each is over all dimensions.
-
-    Returns
-    -------
-    names : frozenset of str
-        Of the blocks that reduce columns.
-
-    Raises
-    ------
-    ScheduleError
-        One is over a single dimension.
+    - `parts`: all blocks; of the reductions each is over all dimensions.
+    - returns: names of the blocks that reduce columns.
+    - raises ScheduleError: one is over a single dimension.
     """
     names = []
     for part in parts:

@@ -104,20 +104,11 @@ class MemoryProgram:
     ) -> MemoryProgram:
         """Read the blocks of the function that a schedule works on; refuse scheduled ones.
 
-        Parameters
-        ----------
-        sch : Schedule
-            Only read.
-        helper : str
-            Names the schedule helper in an error message.
-        other : frozenset of str
-            Names of blocks that belong to other kernels of the function.
-
-        Raises
-        ------
-        ScheduleError
-            The function is scheduled already, a block is no single store, or elements have no bytes
-            of their own.
+        - `sch`: only read.
+        - `helper`: names the schedule helper in an error message.
+        - `other`: names of blocks that belong to other kernels of the function.
+        - raises ScheduleError: the function is scheduled already, a block is no single store, or
+          elements have no bytes of their own.
         """
         if sch.func_working_on is None:
             names = ", ".join(sorted(gv.name_hint for gv in sch.mod.get_global_vars()))

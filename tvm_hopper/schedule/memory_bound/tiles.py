@@ -69,25 +69,12 @@ def deal_out(
 ) -> Any:
     """Split a loop over the elements of a row between tiles, vectors, threads and elements.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    loop : LoopRV
-        Runs over a row.
-    tile : RegisterTile
-        How.
-    whole : bool
-        Whether the innermost loop becomes one instruction: loads and stores.
-    share : str, optional
-        The axis of thread blocks that have one vector of each thread, instead of all of them.
-    inside : bool
-        Whether the loop runs over the elements that threads have at once, not over a row.
-
-    Returns
-    -------
-    outer : LoopRV
-        The loop over tiles.
+    - `loop` (LoopRV): runs over a row.
+    - `whole`: whether the innermost loop becomes one instruction: loads and stores.
+    - `share`: the axis of thread blocks that have one vector of each thread, instead of all of
+      them.
+    - `inside`: whether the loop runs over the elements that threads have at once, not over a row.
+    - returns (LoopRV): the loop over tiles.
     """
     extent = sch.get(loop).extent
     if tile.shift:  # one bound, on elements

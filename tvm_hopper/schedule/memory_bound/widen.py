@@ -81,12 +81,8 @@ def widen_sums(mod: tvm.IRModule | tirx.PrimFunc) -> Any:
 def half_sums(func: tirx.PrimFunc, added: bool = False) -> list[str]:
     """Return the types of 16 bits in which a function reduces, each once.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        Plain loops.
-    added : bool
-        True: sums alone. A maximum is the same in any type.
+    - `func`: plain loops.
+    - `added`: true: sums alone. A maximum is the same in any type.
     """
     found = [
         ir.dtype_of(region.source)

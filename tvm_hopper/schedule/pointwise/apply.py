@@ -87,17 +87,9 @@ def chosen_elements(sch: s_tir.Schedule, config: PointwiseConfig | None = None) 
     What it leaves open goes without saying: a transposition has no vectors of a thread. Of several
     kernels it is that of the first one.
 
-    Parameters
-    ----------
-    sch : Schedule
-        As for `pointwise`; left as it is.
-    config : PointwiseConfig, optional
-        What is decided already.
-
-    Raises
-    ------
-    ScheduleError
-        The same as from `pointwise`.
+    - `sch`: as for `pointwise`; left as it is.
+    - `config`: what is decided already.
+    - raises ScheduleError: the same as from `pointwise`.
     """
     return RULE.chosen(sch, config)
 

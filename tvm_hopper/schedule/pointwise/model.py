@@ -70,22 +70,15 @@ def choose_elements(
 ) -> ElementChoice:
     """Choose what a configuration leaves open.
 
-    Parameters
-    ----------
-    program : ElementProgram
-        What there is to do.
-    tensors : list of Buffer
-        All that it touches in memory, one element for each of the program's.
-    reads : list of Read
-        Tensors that are loaded by vectors.
-    vector : int
-        Elements of a vector.
-    expensive : bool
-        Whether an element takes more than a few instructions.
-    given : PointwiseConfig
-        What is decided already.
-    span : int, optional
-        Neighbouring elements that share what they read of a tensor: a thread block has all of them.
+    - `program`: what there is to do.
+    - `tensors` (list of Buffer): all that it touches in memory, one element for each of the
+      program's.
+    - `reads`: tensors that are loaded by vectors.
+    - `vector`: elements of a vector.
+    - `expensive` (bool): whether an element takes more than a few instructions.
+    - `given`: what is decided already.
+    - `span`: neighbouring elements that share what they read of a tensor: a thread block has all of
+      them.
     """
     model = model_of_target()
     loaded = sum(dtype_bytes(ir.dtype_of(x.tensor)) for x in reads) or 1
@@ -136,7 +129,7 @@ class _ElementSearch:
         most = min(most, THREADS_PER_SM // (given.blocks or 1))
         threads = given.threads or _threads(self.program, elements, most, self.model)
         there = min(chunks, _most_chunks(self.program, self.vector, threads))  # have elements
-        # left alone the assembler takes more than the 32 registers of which two have room
+        # Without a limit the assembler takes over 32 registers, and no two blocks fit.
         blocks = given.blocks or (2 if threads == MAX_THREADS and is_pair and not self.dear else 1)
         return self.element(threads, there, blocks)
 

@@ -42,12 +42,8 @@ def group_by_shape(parts: list[Part], outputs: list[Any]) -> list[list[Part]]:
     One where its blocks have several shapes and hand values to one another: `check_elements` says
     then what is wrong with it.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The rest of the function after inlining, in order.
-    outputs : list of buffer
-        What blocks leave in memory: a kernel after it may read that.
+    - `parts`: the rest of the function after inlining, in order.
+    - `outputs` (list of buffer): what blocks leave in memory: a kernel after it may read that.
     """
     groups: list[list[Part]] = []
     for part in parts:
@@ -68,11 +64,8 @@ def _same_shape(one: Part, other: Part) -> bool:
 def check_elements(parts: list[Part]) -> None:
     """Refuse a program that is not elementwise, with one shape.
 
-    Raises
-    ------
-    ScheduleError
-        There is a reduction of more than a window, blocks of several shapes, or one that reads
-        others' results elsewhere.
+    - raises ScheduleError: there is a reduction of more than a window, blocks of several shapes, or
+      one that reads others' results elsewhere.
     """
     first = parts[0]
     made = [x for p in parts for x in p.outputs]

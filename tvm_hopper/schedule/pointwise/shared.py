@@ -28,12 +28,8 @@ PAIR, LEAST_BYTES = 2, 4  # that a thread stores at least: divided for once, and
 def find_span(parts: list[Part], reads: list[Read]) -> int | None:
     """Return how many neighbouring elements share what is read of a tensor; None for no such.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The program, inlined.
-    reads : list of Read
-        Tensors whose elements are read where they are computed with.
+    - `parts`: the program, inlined.
+    - `reads`: tensors whose elements are read where they are computed with.
     """
     spans = [
         _span(part, load)
@@ -82,16 +78,10 @@ def vector_of_neighbours(
     Otherwise threads that load single elements of wide vectors find them far apart: a warp touches
     as many cache lines for each element as for a vector of all its threads.
 
-    Parameters
-    ----------
-    program : ElementProgram
-        Extents of the elements.
-    parts : list of Part
-        The program, inlined.
-    reads : list of Read
-        Tensors whose elements are read where they are computed with.
-    vector : int
-        Elements of the widest vector.
+    - `program`: extents of the elements.
+    - `parts`: the program, inlined.
+    - `reads`: tensors whose elements are read where they are computed with.
+    - `vector`: elements of the widest vector.
     """
     along = [p.spatial[-1].var for p in parts]  # what a row shares is read in any case
     loads = [(x, y) for p, y in zip(parts, along, strict=True) for x in p.loads]

@@ -85,14 +85,10 @@ def choose_tile(
     All of them have as many vectors, on both sides: a tile may go on after its extent for that.
     None where no such tile fits into shared memory.
 
-    Parameters
-    ----------
-    sides : sequence of Expr
-        Extents of i and j.
-    loaded, beside : list of Buffer
-        Tensors with vectors along i, and those with vectors along j.
-    given : int, optional
-        Threads that are requested.
+    - `sides` (sequence of Expr): extents of i and j.
+    - `loaded`, `beside` (list of Buffer): tensors with vectors along i, and those with vectors
+      along j.
+    - `given`: threads that are requested.
     """
     i, j = sides
     i_vector, j_vector = widest_vector(i, loaded), widest_vector(j, beside)

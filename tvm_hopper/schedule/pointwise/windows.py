@@ -80,16 +80,8 @@ def _without_choices(value: Any) -> Any:
 def deal_out_window(sch: s_tir.Schedule, block: Any, place: int, tile: RegisterTile) -> Any:
     """Deal out a window's results as those of other blocks; return the loop over tiles.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        Reduces; its loops over a window follow those over results.
-    place : int
-        The loop over results that is dealt out.
-    tile : RegisterTile
-        How.
+    - `block` (SBlockRV): reduces; its loops over a window follow those over results.
+    - `place`: the loop over results that is dealt out.
     """
     loops = list(sch.get_loops(block))
     window = loops[place + 1 :]

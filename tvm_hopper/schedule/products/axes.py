@@ -45,12 +45,8 @@ class ProductAxes:
 def sort_axes(node: Any, loads: Sequence[Any]) -> ProductAxes:
     """Sort the variables of a product's block by what they move.
 
-    Parameters
-    ----------
-    node : SBlock
-        Its body is one store.
-    loads : sequence of TensorLoad
-        Of both factors.
+    - `node` (SBlock): its body is one store.
+    - `loads` (sequence of TensorLoad): of both factors.
     """
     found: dict[str, list[int]] = {"rows": [], "columns": [], "depth": [], "batch": []}
     for i, var in enumerate(node.iter_vars):
@@ -103,19 +99,9 @@ def contiguous_axis(node: Any, load: Any) -> int | None:
 def merge_axes(sch: s_tir.Schedule, block: Any, loads: Sequence[Any]) -> bool:
     """Make one axis of those of a kind that lie one after another in every tensor that has them.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add, in plain loops.
-    loads : sequence of TensorLoad
-        Of both factors.
-
-    Returns
-    -------
-    merged : bool
-        Whether any were: then the block's variables are other ones.
+    - `block` (SBlockRV): the multiply-add, in plain loops.
+    - `loads` (sequence of TensorLoad): of both factors.
+    - returns: whether any were: then the block's variables are other ones.
     """
     node = sch.get(block)
     axes = sort_axes(node, loads)
@@ -166,21 +152,11 @@ def walks_through(store: Any) -> bool:
 def walk_as_one(sch: s_tir.Schedule, copy: Any, kind: str, store: Any) -> None:
     """Merge the dimensions of a tile that a store walks through as through one.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    copy : SBlockRV
-        Copies between the tile and a tensor, all of it.
-    kind : str
-        "read" or "write": what it does to the tile.
-    store : BufferStore
-        Its index says which dimensions those are; the tile has as many.
-
-    Raises
-    ------
-    ScheduleError
-        Such dimensions, but the first of them, are symbolic: TVM finds no bounds of their product.
+    - `copy` (SBlockRV): copies between the tile and a tensor, all of it.
+    - `kind`: "read" or "write": what it does to the tile.
+    - `store` (BufferStore): its index says which dimensions those are; the tile has as many.
+    - raises ScheduleError: such dimensions, but the first of them, are symbolic: TVM finds no
+      bounds of their product.
     """
     shape = list(store.buffer.shape)
     runs = find_runs(store.indices, shape, _compact(shape))

@@ -57,20 +57,12 @@ def leave_as_boxes(
 ) -> Any:
     """Tell whether tiles of `rows` x `columns`, ints or arrays, are worth stores of whole boxes.
 
-    Parameters
-    ----------
-    rows, columns : int or array of int
-        Of a tile of the output.
-    terms : int
-        How long a sum is, as `terms_by_output` counts it.
-    row : int
-        Elements of a row of the output.
-    size : int
-        Bytes of one.
-    slot_bytes : int or array of int
-        Bytes of one slot of the ring.
-    several : bool or array of bool
-        Whether thread blocks compute several tiles.
+    - `rows`, `columns` (int or array of int): of a tile of the output.
+    - `terms`: how long a sum is, as `terms_by_output` counts it.
+    - `row`: elements of a row of the output.
+    - `size`: bytes of one.
+    - `slot_bytes` (int or array of int): bytes of one slot of the ring.
+    - `several` (bool or array of bool): whether thread blocks compute several tiles.
     """
     if row * size % CHUNK_BYTES:  # TMA takes no others
         return False & (columns > 0)

@@ -13,19 +13,12 @@ from tvm_hopper.facts import tensor_map as maps
 def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple[int, ...] | None:
     """Cut images into boxes of a number of pixels: as few as possible, then the longest rows.
 
-    Parameters
-    ----------
-    extents : sequence of int or expression
-        Of the axes of images, outermost first; a symbolic one is not cut.
-    steps : sequence of int
-        Elements of the tensor from one pixel to the next: a box spans no more than a tensor map's.
-    rows : int
-        Pixels of a box.
-
-    Returns
-    -------
-    box : tuple of int, or None
-        Pixels along each axis; None where no box has that many.
+    - `extents` (sequence of int or expression): of the axes of images, outermost first; a symbolic
+      one is not cut.
+    - `steps`: elements of the tensor from one pixel to the next: a box spans no more than a tensor
+      map's.
+    - `rows`: pixels of a box.
+    - returns: pixels along each axis; None where no box has that many.
     """
     best: tuple[Any, ...] = ()
 

@@ -155,10 +155,7 @@ class ProductSite:
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     """Recognise a product on a copy of a schedule.
 
-    Raises
-    ------
-    ScheduleError
-        The block is no product that can be served.
+    - raises ScheduleError: the block is no product that can be served.
     """
     copy, same = twin(sch)
     block = as_block(copy, same(block))
@@ -306,7 +303,7 @@ def _check_order(
 ) -> None:
     """Refuse statements that cannot move to the product's place past those in between.
 
-    Of those that stay as well, a copy moves, which writes tensors of its own.
+    Some statements also stay where they are: a copy moves and writes tensors of its own.
     """
     for i in sorted(group - {product}):
         low, high = sorted((i, product))

@@ -74,12 +74,8 @@ class Candidates:
 def candidates(dtype: str, given: MatmulConfig) -> Candidates:
     """List the tiles that fit with what a configuration says of consumers, registers and stages.
 
-    Parameters
-    ----------
-    dtype : str
-        Type of the operands.
-    given : MatmulConfig
-        A tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
+    - `dtype`: type of the operands.
+    - `given`: a tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
     """
     stages = given.num_stages
     if given.takes_turns:
@@ -91,14 +87,9 @@ def candidates(dtype: str, given: MatmulConfig) -> Candidates:
 def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
     """Return the tiles of complete and legal configurations, for the estimate of one product.
 
-    Parameters
-    ----------
-    configs : sequence of MatmulConfig
-        What to check.
-    dtype : str
-        Type of the operands.
-    depth : int
-        Of the product: a ring with a slot for each step of it is as good as a deeper one.
+    - `configs`: what to check.
+    - `dtype`: type of the operands.
+    - `depth`: of the product: a ring with a slot for each step of it is as good as a deeper one.
     """
     found = []
     for config in configs:
@@ -143,7 +134,7 @@ def _candidates(
 def _in_turns(
     dtype: str, turns: int, stages: int | None, pending: int | None, promotes: bool
 ) -> Candidates:
-    """List the tiles of one consumer that several, which compute them in turn, have room for."""
+    """List the tiles of one consumer that fit where several consumers take turns."""
     alone = _candidates(dtype, 1, None, stages, pending, promotes)
     sums = PROMOTED if promotes else None
     config = MatmulConfig(consumers=turns, schedule="pingpong", accumulate=sums)

@@ -167,11 +167,8 @@ def _weigh(m: int, loss: float) -> float:
 def cut(losses: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """Pick bounds out of the ladder; the last rung is always one.
 
-    Parameters
-    ----------
-    losses
-        For the kernel of each rung what it loses at each of POINTS, as a part of the time,
-        weighted.
+    - `losses`: for the kernel of each rung what it loses at each of POINTS, as a part of the time,
+      weighted.
     """
     price = MIN_GAIN_PER_KERNEL * OCTAVE
     sums = [list(itertools.accumulate(row, initial=0.0)) for row in losses]
@@ -203,23 +200,12 @@ def estimate_all(
 ) -> Floats:
     """Estimate products with each of several configurations.
 
-    Parameters
-    ----------
-    wanted : sequence of ProductShape
-        Alike but for their rows; of the type of `configs`.
-    configs : sequence of MatmulConfig
-        Complete, legal, and not sampled.
-    chip : Chip, optional
-        None: that of the target in scope.
-    any_rows : bool
-        Whether the kernels are made for any number of rows.
-    rates : Rates
-        The constants.
-
-    Returns
-    -------
-    times : array, len(wanted) x len(configs)
-        Microseconds.
+    - `wanted`: alike but for their rows; of the type of `configs`.
+    - `configs`: complete, legal, and not sampled.
+    - `chip`: none: that of the target in scope.
+    - `any_rows`: whether the kernels are made for any number of rows.
+    - `rates`: the constants.
+    - returns: microseconds.
     """
     chip = chip or chip_of_target()
     times = np.empty((len(wanted), len(configs)))

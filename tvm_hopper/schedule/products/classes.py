@@ -121,10 +121,7 @@ def find_kernels(
 ) -> tuple[ClassKernel, ...]:
     """Decide which kernels a product gets, ascending by their rows.
 
-    Raises
-    ------
-    ScheduleError
-        Rows or classes were requested, and the product's rows are not symbolic.
+    - raises ScheduleError: rows or classes were requested, and the product's rows are not symbolic.
     """
     asks = asked.rows is not None or bool(asked.configs)
     function = sch.func_working_on

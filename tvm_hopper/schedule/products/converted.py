@@ -67,10 +67,8 @@ def for_converted(
 ) -> tuple[Matmul, MatmulConfig]:
     """Note which operand of a product is converted; let rows of tiles be its rows.
 
-    Raises
-    ------
-    ScheduleError
-        The operand cannot come through registers, or something else was requested.
+    - raises ScheduleError: the operand cannot come through registers, or something else was
+      requested.
     """
     found = find_converted(sch, block, problem)
     if not found:

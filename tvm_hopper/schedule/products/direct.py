@@ -40,23 +40,9 @@ def apply_direct(
 ) -> Any:
     """Schedule a product whose warps load what they multiply.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add, in plain loops; its casts are inlined.
-    known : Matmul
-        What it is.
-    kernel : ThreadKernel
-        How.
-    outputs : int
-        Tensors that the kernel leaves in memory.
-
-    Returns
-    -------
-    block : SBlockRV
-        The block that adds up what warps have summed.
+    - `block` (SBlockRV): the multiply-add, in plain loops; its casts are inlined.
+    - `outputs`: tensors that the kernel leaves in memory.
+    - returns (SBlockRV): the block that adds up what warps have summed.
     """
     shape = kernel.shape
     if kernel.is_narrow:

@@ -28,7 +28,7 @@ def estimate_direct(product: ProductShape, chip: Chip) -> float:
 def choose_direct_shape(rows: int, along_k: bool) -> DirectShape:
     """Choose how the work is distributed: as many warps and columns as a thread block has room for.
 
-    Of few shapes that were timed; each warp has 128 bytes or more of a row in flight at once.
+    Few shapes were timed. Each warp has 128 bytes or more of a row in flight at once.
     """
     padded = padded_rows(rows)
     columns, depth = steps_of(along_k)

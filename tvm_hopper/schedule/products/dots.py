@@ -57,23 +57,9 @@ def apply_dots(
 ) -> Any:
     """Schedule a product as dot products.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add, in plain loops; its casts are inlined.
-    known : Matmul
-        What it is.
-    kernel : ThreadKernel
-        How.
-    outputs : int
-        Tensors that the kernel leaves in memory.
-
-    Returns
-    -------
-    block : SBlockRV
-        The block that adds up what threads have summed.
+    - `block` (SBlockRV): the multiply-add, in plain loops; its casts are inlined.
+    - `outputs`: tensors that the kernel leaves in memory.
+    - returns (SBlockRV): the block that adds up what threads have summed.
     """
     if kernel.is_narrow:
         block = widen_product(sch, block)

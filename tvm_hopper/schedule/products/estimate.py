@@ -71,19 +71,12 @@ def estimate(
 ) -> Floats:
     """Return the estimated time in microseconds of a product with each of the tiles.
 
-    Parameters
-    ----------
-    product : ProductShape
-        Extents are those of the tensors, not of whole tiles. One that is a column of numbers asks
-        for a row of times for each of them.
-    tiles : Candidates
-        What to check.
-    chip : Chip
-        How many SMs there are, and their rates next to those of the one that was measured.
-    rates : Rates
-        The constants.
-    form : KernelForm
-        What all of the kernels have in common.
+    - `product`: extents are those of the tensors, not of whole tiles. One that is a column of
+      numbers asks for a row of times for each of them.
+    - `tiles`: what to check.
+    - `chip`: how many SMs there are, and their rates next to those of the one that was measured.
+    - `rates`: the constants.
+    - `form`: what all of the kernels have in common.
     """
     return _Estimate(product, tiles, chip, rates, form).microseconds()
 
@@ -257,7 +250,7 @@ class _Estimate:
             left = np.where((self.column_blocks > 1) | in_turn, left, 0)
         if form.spare and majors[1] == "k":
             right = np.where((self.row_blocks > 1) | in_turn, right, 0)
-        # Of all boxes, in each block that a box is sent to.
+        # Summed over all boxes, in each block that receives one.
         beyond = (left * across + right * down) * self.product.batch
         lines = self.depth * self.size / LINE_BYTES
         cycles = self.rates.out_of_bounds_row_cycles * beyond * self.parts / self.waves * lines

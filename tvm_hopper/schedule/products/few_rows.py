@@ -55,7 +55,7 @@ def by_threads(kernel: ClassKernel) -> ClassKernel:
 def trials_of(kernel: ClassKernel) -> list[tuple[bool, ClassKernel]]:
     """List a kernel, and whether it is the last, then others for what does not fit.
 
-    What is chosen for operands of the epilogue may be what does not.
+    The choice for the epilogue's operands may be the reason.
     """
     if not kernel.config.has_tiles or not leaves_operands_open(kernel.config):
         return [(True, kernel)]
@@ -73,30 +73,14 @@ def apply_few_rows(
 ) -> Any:
     """Schedule a product without tiles by WGMMA, if it is to have none.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add, in plain loops; its casts are inlined.
-    problem : Matmul
-        The product.
-    kernel : ClassKernel
-        What was requested.
-    views : sequence of Buffer
-        Operands that are parts of tensors.
-    outputs : tuple of str
-        Types of what the kernel leaves in memory.
-
-    Returns
-    -------
-    block : SBlockRV or None
-        The block that adds up the parts of sums; None: tiles take it.
-
-    Raises
-    ------
-    ScheduleError
-        It was requested, and cannot serve the product.
+    - `sch` (Schedule)
+    - `block` (SBlockRV): the multiply-add, in plain loops; its casts are inlined.
+    - `problem`: the product.
+    - `kernel`: what was requested.
+    - `views` (sequence of Buffer): operands that are parts of tensors.
+    - `outputs`: types of what the kernel leaves in memory.
+    - returns (SBlockRV or None): the block that adds up the parts of sums; None: tiles take it.
+    - raises ScheduleError: it was requested, and cannot serve the product.
     """
     if dots := find_dots(problem, kernel, views, outputs):
         return apply_dots(sch, block, problem, dots, len(outputs))

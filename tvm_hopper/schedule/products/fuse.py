@@ -213,7 +213,10 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
     ScheduleError
         There are several outputs, or a block that is not elementwise.
     """
-    store = as_block(sch, store)
+    _fuse_followers(sch, as_block(sch, store))
+
+
+def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
     while (consumers := followers(sch, store)) and guarded_store(sch, store) is None:
         _check_not_output(sch, store)
         last = [c for c in consumers if len(consumers) == 1 or not followers(sch, c)]
@@ -230,6 +233,8 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
                 _check_not_output(sch, consumer)
                 inline_block(sch, sch.compute_inline, consumer)
         if len(consumers) == 1:
+            if _leaves_out_an_axis(sch.get(consumers[0])):
+                _fuse_followers(sch, consumers[0])
             hide_own_output(sch, consumers[0])
             _check_bounds(sch, store, consumers[0])
             inline_block(sch, sch.reverse_compute_inline, consumers[0])
@@ -241,6 +246,12 @@ def guarded_store(sch: s_tir.Schedule, block: Any) -> Any:
     if len(readers) == 1 and isinstance(sch.get(readers[0]).body, ir.IfThenElse):
         return readers[0]
     return None
+
+
+def _leaves_out_an_axis(node: Any) -> bool:
+    """Tell C[i, j] = S[i, u, j] of one u: behind C, TVM does not know that u < 1."""
+    at = list(getattr(node.body, "indices", ()))
+    return not all(ir.depends_on(at, [x.var]) for x in node.iter_vars)
 
 
 def _check_bounds(sch: s_tir.Schedule, store: Any, consumer: Any) -> None:

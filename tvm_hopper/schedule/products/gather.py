@@ -54,18 +54,11 @@ def choose_tile(
 ) -> tuple[MatmulConfig, list[str]]:
     """Choose a tile of whole groups; the best ones are returned too, a line each.
 
-    Parameters
-    ----------
-    wanted : ProductShape
-        The product.
-    config : MatmulConfig
-        Of `plain_config`; where it has a tile it stays as it is.
-    whole : int
-        What the columns of a tile are a multiple of, for each consumer.
-    products : int
-        How many accumulators they are summed in.
-    columns : int
-        A multiple of the columns of a tile, if they have to divide it.
+    - `wanted`: the product.
+    - `config`: of `plain_config`; where it has a tile it stays as it is.
+    - `whole`: what the columns of a tile are a multiple of, for each consumer.
+    - `products`: how many accumulators they are summed in.
+    - `columns`: a multiple of the columns of a tile, if they have to divide it.
     """
     if config.tile is not None:
         return config, []
@@ -110,10 +103,8 @@ def for_gather(
 
     The best tiles are returned too, a line each; none where one is given.
 
-    Raises
-    ------
-    ScheduleError
-        What was requested needs an element of the product for each of the output.
+    - raises ScheduleError: what was requested needs an element of the product for each of the
+      output.
     """
     if name := excluded(kernel.config):
         raise cannot_schedule(
@@ -130,10 +121,7 @@ def for_gather(
 def check_gather(problem: Matmul, tile_n: int, groups: int, columns: int) -> None:
     """Refuse a tile that cuts through a group of columns.
 
-    Raises
-    ------
-    ScheduleError
-        Columns of a consumer are no multiple of those of a group.
+    - raises ScheduleError: columns of a consumer are no multiple of those of a group.
     """
     if tile_n % (groups * columns):
         raise cannot_schedule(
@@ -164,21 +152,10 @@ def is_gather(sch: s_tir.Schedule, store: Any) -> bool:
 def fuse_gather(sch: s_tir.Schedule, store: Any, part: Any, gathered: Gather) -> Any:
     """Move the block after the product to its tile, in place of what stores the accumulator.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    store : SBlockRV
-        What `cache_write` of the accumulator returned, already at its loop.
-    part : LoopRV
-        That loop.
-    gathered : Gather
-        What the block takes.
-
-    Returns
-    -------
-    store : SBlockRV
-        The block, which reads the accumulator and stores the output.
+    - `store` (SBlockRV): what `cache_write` of the accumulator returned, already at its loop.
+    - `part` (LoopRV): that loop.
+    - `gathered`: what the block takes.
+    - returns (SBlockRV): the block, which reads the accumulator and stores the output.
     """
     (reader,) = sch.get_consumers(store)
     while followers(sch, reader):  # the crop of padding

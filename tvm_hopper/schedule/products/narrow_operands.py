@@ -20,13 +20,9 @@ from tvm_hopper.facts.programming_model import WORD_BYTES
 class Decoder:
     """What a block computes an operand from.
 
-    Attributes
-    ----------
-    load
-        The load of the packed tensor: each element of it makes one or several neighbours of the
-        operand, and no other load is of as many bytes.
-    num_bytes
-        In memory for each element of the operand, of the packed tensor.
+    - `load`: the load of the packed tensor: each element of it makes one or several neighbours of
+      the operand, and no other load is of as many bytes.
+    - `num_bytes`: in memory for each element of the operand, of the packed tensor.
     """
 
     load: Any
@@ -97,12 +93,8 @@ def values_by_step(node: Any, depth: int) -> list[Any]:
 
     A copy brings at least 4 bytes of neighbours: several groups of a row, or values of rows.
 
-    Parameters
-    ----------
-    node
-        A decoder's block; its operand has rows along k.
-    depth
-        Of a step.
+    - `node`: a decoder's block; its operand has rows along k.
+    - `depth`: of a step.
     """
     decoder, store = find_decoder(node), node.body
     found: list[Any] = [] if decoder is None else [decoder.packed]

@@ -168,7 +168,7 @@ def _normalize_block(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
             fuse_prologue(sch, name)
     except HopperError:
         return func
-    inlined = _part_operands(_without_unit_windows(sch.mod["main"], name), name)
+    inlined = _part_operands(_without_units_in_operands(sch.mod["main"], name), name)
     func = func if inlined.same_as(sch.mod["main"]) else inlined
     root = inlined.body
     forms = [form for nest in _nests(root) if (form := plan_normal_form(nest, name))]
@@ -225,24 +225,27 @@ def _part_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     return func
 
 
-def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
-    """Leave variables of extent one out of sums in an operand's index: X[y + r] is X[y]."""
-    named = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)
-    node = named[0]
-    if not isinstance(node.body, ir.BufferStore):
-        return func
-    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+def _without_units_in_operands(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
+    """Leave variables of extent one out of operands: in sums, X[y + r] is X[y].
+
+    A batch of one is the row of an operand that has no other: B[b, j, k] of A[b, k] is B[0, j, k].
+    """
+    node = ir.find_all(func.body, ir.SBlock, lambda x: str(x.name_hint) == name)[0]
+    axes = [x.var for x in node.iter_vars if x.iter_type == IterVar.DataPar]
     others = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
-    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    if len(others) == len(node.iter_vars) or not isinstance(node.body, ir.BufferStore):
+        return func
+    try:
+        loads = product_loads("", node)
+    except HopperError:
+        return func
+    moved = [{v for v in axes if ir.depends_on(list(x.indices), [v])} for x in loads]
     value = node.body.value
-    for load in ir.find_all(value, ir.TensorLoad):
-        sums = [ir.depends_on(x, units) and ir.depends_on(x, others) for x in load.indices]
-        if any(sums):
-            indices = [
-                ir.simplify(ir.substitute(x, zeros)) if is_sum else x
-                for x, is_sum in zip(load.indices, sums, strict=True)
-            ]
-            value = replace_load(value, load, tirx.BufferLoad(load.source, indices))
+    for load, own, theirs in zip(loads, moved, reversed(moved), strict=True):
+        wide = [*others, *theirs] if theirs < own else others
+        at = [_without_units(node, x) if ir.depends_on(x, wide) else x for x in load.indices]
+        if not all(x.same_as(y) for x, y in zip(at, load.indices, strict=True)):
+            value = replace_load(value, load, tirx.BufferLoad(load.source, at))
     if value.same_as(node.body.value):
         return func
     body = ir.BufferStore(node.body.buffer, value, node.body.indices)
@@ -250,6 +253,14 @@ def _without_unit_windows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     reads = ir.read_regions([value, *init], without=body.buffer if init else None)
     new = ir.with_block(node, body=body, reads=reads)
     return func.with_body(ir.replace_nodes(func.body, ir.SBlock, {node: new}))
+
+
+def _without_units(node: Any, index: Any) -> Any:
+    units = [x.var for x in node.iter_vars if ir.is_const(x.dom.extent, 1)]
+    if not ir.depends_on(index, units):
+        return index
+    zeros = {x: tirx.IntImm(ir.dtype_of(x), 0) for x in units}
+    return ir.simplify(ir.substitute(index, zeros))
 
 
 def _nests(root: Any) -> list[Any]:
@@ -279,7 +290,7 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     every = [v for _, v in sorted(output.moving.items())]
     batch = sort_axes(node, loads).batch
     lead = [v for v in every if v in batch]
-    wide = _without_units(node, [v for v in every if v not in batch], loads)
+    wide = _without_unit_axes(node, [v for v in every if v not in batch], loads)
     product = [*lead, *wide, *(i for i, x in enumerate(node.iter_vars) if x in reductions)]
     unbound = tuple(i for i in product if bindings[node.iter_vars[i].var] < 0)
     has_unit = any(ir.is_const(node.iter_vars[v].dom.extent, 1) for v in wide)
@@ -295,23 +306,17 @@ def plan_normal_form(nest: Any, block: str) -> NormalForm | None:
     return NormalForm(nest, realize, (*lead, *axes), added, unbound, node.init is None)
 
 
-def _without_units(node: Any, wide: list[int], loads: Any) -> list[int]:
-    """Leave out dimensions of extent one until two are left, those of no operand alone first.
+def _without_unit_axes(node: Any, wide: list[int], loads: Any) -> list[int]:
+    """Leave out dimensions of extent one until each operand has one, those of none alone first.
 
     A single row may be any of them: it is the one that goes through one operand and not the other.
     """
     variables = [x.var for x in node.iter_vars]
-    units = [v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)]
-    others = [variables[v] for v in wide if v not in units]
-
-    def is_side(v: int) -> bool:
-        return any(
-            ir.depends_on(list(load.indices), [variables[v]])
-            and not ir.depends_on(list(load.indices), others)
-            for load in loads
-        )
-
-    spare = sorted(units, key=is_side)[: max(0, len(wide) - 2)]
+    units = {v for v in wide if ir.is_const(node.iter_vars[v].dom.extent, 1)}
+    moved = [{v for v in wide if ir.depends_on(list(x.indices), [variables[v]])} for x in loads]
+    sides = sum(bool(x - y) for x, y in (moved, moved[::-1]))
+    apart = sorted(units, key=lambda v: (any(v in x and x <= units for x in moved), v))
+    spare = apart[: max(0, len(wide) - sides)]
     return [v for v in wide if v not in spare]
 
 

@@ -29,12 +29,8 @@ from .fuse import followers
 def operand_dtypes(sch: s_tir.Schedule, block: Any) -> tuple[str, ...]:
     """List the types of the tensors that the blocks after a product read as a whole, and TMA can.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Not changed.
-    block : SBlockRV
-        The multiply-add, in plain loops.
+    - `sch`: not changed.
+    - `block` (SBlockRV): the multiply-add, in plain loops.
     """
     seen: list[Any] = [sch.get(block)]
     chain: list[Any] = [block]
@@ -82,21 +78,11 @@ def is_loadable(shape: Any, dtype: str) -> bool:
 def stage_operands(sch: s_tir.Schedule, store: Any, piece: Any, slots: int) -> int:
     """Let the tensors that a store reads element by element come through shared memory.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    store : SBlockRV
-        The store of the accumulator to its staging, with all that follows the product fused.
-    piece : LoopRV
-        The loop over its parts.
-    slots : int
-        Pieces that are loaded ahead.
-
-    Returns
-    -------
-    num_tensors : int
-        How many of them do; threads load what the others hold.
+    - `store` (SBlockRV): the store of the accumulator to its staging, with all that follows the
+      product fused.
+    - `piece` (LoopRV): the loop over its parts.
+    - `slots`: pieces that are loaded ahead.
+    - returns: how many of them do; threads load what the others hold.
     """
     tensors = _read_by_element(sch, store)
     for tensor in tensors:

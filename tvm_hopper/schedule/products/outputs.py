@@ -72,14 +72,9 @@ def check_operands_stay(reader: Any, problems: Sequence[Any], where: str) -> Non
 class Gather:
     """Epilogues that take several elements of a row of the product for each of their own.
 
-    Attributes
-    ----------
-    count
-        Columns of the product for each of the output.
-    columns
-        A tile of whole multiples of these holds all that its outputs take.
-    starts
-        By the output's tensor: the product's column that belongs to its first one.
+    - `count`: columns of the product for each of the output.
+    - `columns`: a tile of whole multiples of these holds all that its outputs take.
+    - `starts`: by the output's tensor: the product's column that belongs to its first one.
     """
 
     count: int
@@ -94,17 +89,9 @@ class Gather:
 def find_gather(sch: s_tir.Schedule, block: Any) -> Gather | None:
     """Make one block for each output of a product if some take several elements of a row.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place, unless None is returned: no output takes several.
-    block : SBlockRV
-        The multiply-add, in plain loops.
-
-    Raises
-    ------
-    ScheduleError
-        A thread does not hold all that an output takes, in any tile.
+    - `sch`: changed in place, unless None is returned: no output takes several.
+    - `block` (SBlockRV): the multiply-add, in plain loops.
+    - raises ScheduleError: a thread does not hold all that an output takes, in any tile.
     """
     if not _any_takes_several(sch, block):
         return None
@@ -278,17 +265,9 @@ def _inline_between(sch: s_tir.Schedule, block: Any, check: Callable[[Any], None
 def separate_outputs(sch: s_tir.Schedule, block: Any) -> list[Any]:
     """Inline what lies between a product and its outputs; return the outputs' blocks.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add.
-
-    Raises
-    ------
-    ScheduleError
-        TVM cannot inline a block, or one that reads the product does not read each element once.
+    - `block` (SBlockRV): the multiply-add.
+    - raises ScheduleError: TVM cannot inline a block, or one that reads the product does not read
+      each element once.
     """
     _inline_between(sch, block, lambda x: check_one_use(sch, block, x))
     outputs = followers(sch, block)
@@ -321,14 +300,10 @@ def starts_early(sch: s_tir.Schedule, stores: list[Any], asked: bool | str | Non
     What an epilogue loads would have to stay in order then, and take longer: unless it is asked
     for, such a kernel is launched as usual.
 
-    Parameters
-    ----------
-    sch : Schedule
-        It is left as it is.
-    stores : list of SBlockRV
-        The blocks that store what the product summed, with their epilogues.
-    asked : bool, str or None
-        What the configuration says.
+    - `sch`: it is left as it is.
+    - `stores` (list of SBlockRV): the blocks that store what the product summed, with their
+      epilogues.
+    - `asked`: what the configuration says.
     """
     if asked is not None:
         return bool(asked)

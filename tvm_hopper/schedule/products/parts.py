@@ -33,7 +33,7 @@ CLUSTER_DIVISIBLE_PARTS = tuple(
 )
 MOST_WAVES = 3  # of tiles; where there are more the last one is a small part of the time
 PAIRS = ((2, 1), (1, 2))  # rows and columns of tiles: clusters of two, which fill any part
-# Of products whose operands' rows begin at lines most pairs lost, measured, and these gained.
+# For operands whose rows begin at lines: most pairs lost, measured, and these gained.
 LARGER = ((4, 1), (1, 4), (4, 2), (2, 4))
 MOST_ALONE = 64  # rows or columns of outputs of which no clusters were measured
 MOST_ROWS_ACROSS = 512  # rows that a kernel of symbolic rows is chosen for
@@ -78,18 +78,11 @@ def in_parts(
 ) -> Candidates:
     """Return the tiles in each number of parts that may be worth it, whole ones in front.
 
-    Parameters
-    ----------
-    tiles : Candidates
-        Whole ones.
-    product : ProductShape
-        What is computed.
-    given : MatmulConfig
-        A number of parts in it is taken as it is.
-    chip : Chip
-        Where.
-    sizes : tuple of int
-        The numbers of parts to try where none is given.
+    - `tiles`: whole ones.
+    - `product`: what is computed.
+    - `given`: a number of parts in it is taken as it is.
+    - `chip`: where.
+    - `sizes`: the numbers of parts to try where none is given.
     """
     if given.parts > 1:
         return _with(tiles, np.arange(len(tiles)), parts=given.parts)
@@ -116,16 +109,10 @@ def in_clusters(
 ) -> Candidates:
     """Return the tiles alone, and in clusters that load for one another.
 
-    Parameters
-    ----------
-    tiles : Candidates
-        Whole ones and such in parts.
-    product : ProductShape
-        What is computed.
-    given : MatmulConfig
-        A cluster in it is taken as it is.
-    chip : Chip
-        Where.
+    - `tiles`: whole ones and such in parts.
+    - `product`: what is computed.
+    - `given`: a cluster in it is taken as it is.
+    - `chip`: where.
     """
     if given.cluster is not None:
         rows, columns = given.cluster
@@ -185,7 +172,7 @@ def _can_share_loads(tiles: Candidates, product: ProductShape, rows: int, column
     if product.majors[0] == "k":
         able &= tiles.rows % (SWIZZLE_ROWS * columns) == 0
     if rows > 1 and columns > 2:
-        # Of these TVM writes the end of whole tiles as a predicate over blocks, not over B.
+        # Here TVM writes the end of whole tiles as a predicate over blocks, not over B.
         whole_tiles = product.n % tiles.columns == 0
         able &= ~(whole_tiles & (product.n // tiles.columns % columns == columns // 2))
     return able

@@ -56,21 +56,10 @@ def check_promotable(where: str, problem: Any) -> None:
 def promote_sums(sch: s_tir.Schedule, block: Any, loops: Any) -> tuple[Any, Any]:
     """Sum each step in registers, which a step then adds to the output's.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add in tiles; afterwards what adds the partial sums.
-    loops : TileLoops
-        The loops of the tiles.
-
-    Returns
-    -------
-    partial : SBlockRV
-        The multiply-add of a step.
-    loops : TileLoops
-        The loops around both.
+    - `block` (SBlockRV): the multiply-add in tiles; afterwards what adds the partial sums.
+    - `loops` (TileLoops): the loops of the tiles.
+    - returns `partial` (SBlockRV): the multiply-add of a step.
+    - returns `loops` (TileLoops): the loops around both.
     """
     before = [sch.get(x) for x in sch.get_loops(block)]
 

@@ -106,12 +106,8 @@ def _weights(rows: Sequence[int]) -> Floats:
 def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
     """Return what kernels lose at each row count against the best one, weighted.
 
-    Parameters
-    ----------
-    times : array, rows x kernels
-        How long each takes.
-    rows : sequence of int
-        For how many rows.
+    - `times`: how long each takes.
+    - `rows`: for how many rows.
     """
     losses = times / times.min(axis=1, keepdims=True) - 1
     steepest = SEVERE_LOSS_WEIGHT * _is_asked(rows)[:, None] * np.maximum(losses - SEVERE_LOSS, 0)
@@ -122,10 +118,7 @@ def _weigh(times: Floats, rows: Sequence[int]) -> Floats:
 def pick(times: Floats) -> list[int]:
     """Pick the kernels that lose least together, ascending; of row counts that are requested, each.
 
-    Parameters
-    ----------
-    times : array, PLACES x kernels
-        How long each takes.
+    - `times`: how long each takes.
     """
     losses = _weigh(times, PLACES)
     is_asked = _is_asked(PLACES) > 0
@@ -174,14 +167,9 @@ def find_ends(kernels: Sequence[MatmulConfig]) -> list[int]:
 def deal_out(times: Floats, rows: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
     """Give each range the kernel that takes least time there; returns the bounds and the kernels.
 
-    Parameters
-    ----------
-    times : array, rows x kernels
-        How long each takes.
-    rows : sequence of int
-        For these row counts, ascending, of which at least one is in each range.
-    ends : sequence of int
-        Up to which each range goes.
+    - `times`: how long each takes.
+    - `rows`: for these row counts, ascending, of which at least one is in each range.
+    - `ends`: up to which each range goes.
     """
     octaves = np.diff(np.log2([1, *ends]))
     starts = np.searchsorted(rows, [0, *ends[:-1]], side="right")

@@ -124,19 +124,12 @@ class Matmul:
 def find_matmul(sch: s_tir.Schedule, block: Any, known: Matmul | None = None) -> Matmul:
     """Recognise the matmul that a block computes.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Where the block is; it is only read.
-    block : SBlockRV
-        A block of plain loops, with its casts already inlined (`fuse_prologue`).
-    known : Matmul, optional
-        What was found for it before, perhaps in a copy: right as long as no primitive changed it.
-
-    Raises
-    ------
-    ScheduleError
-        The block is no matmul that WGMMA can compute; the message names block or tensor.
+    - `sch`: where the block is; it is only read.
+    - `block` (SBlockRV): a block of plain loops, with its casts already inlined (`fuse_prologue`).
+    - `known`: what was found for it before, perhaps in a copy: right as long as no primitive
+      changed it.
+    - raises ScheduleError: the block is no matmul that WGMMA can compute; the message names block
+      or tensor.
     """
     node = sch.get(block)
     if known is not None and known.node.same_as(node):
@@ -396,22 +389,10 @@ def _stride_violations(operand: MatmulOperand, outer: str) -> list[tuple[str, st
 def require_contraction(where: str, node: Any) -> Contraction:
     """Take the one product of a block apart; refuse what a schedule cannot serve.
 
-    Parameters
-    ----------
-    where : str
-        Names the block in an error message.
-    node : SBlock
-        Its body is one store.
-
-    Returns
-    -------
-    contraction : Contraction
-        Of one product of two loads, after casts that change no value.
-
-    Raises
-    ------
-    ScheduleError
-        The block adds anything else to its output.
+    - `where`: names the block in an error message.
+    - `node` (SBlock): its body is one store.
+    - returns: the sum of one product of two loads, after casts that change no value.
+    - raises ScheduleError: the block adds anything else to its output.
     """
     store = node.body
     contraction = find_contraction(store, node.init)

@@ -67,14 +67,9 @@ def staging_memory(
 ) -> SharedMemory:
     """Return the shared memory of a ring, of a piece of each output, and of those of operands.
 
-    Parameters
-    ----------
-    tile, stages
-        Of the ring; elements, slots.
-    config
-        With parts and slots of `store`, and `persistent` where it is known.
-    dtype, epilogue
-        Types of the product's operands, and of what follows it.
+    - `tile`, `stages`: of the ring; elements, slots.
+    - `config`: with parts and slots of `store`, and `persistent` where it is known.
+    - `dtype`, `epilogue`: types of the product's operands, and of what follows it.
     """
     ring = ring_memory(ring_slots(tile, dtype), stages)
     tile_m, tile_n, _ = tile
@@ -110,14 +105,10 @@ def _operand_rings(tile: Tile, config: MatmulConfig, epilogue: EpilogueTypes) ->
 def legal_parts(tile_n: int, groups: int, outputs: tuple[str, ...]) -> list[int]:
     """List in how many parts columns can be stored, those of whole widest swizzles in front.
 
-    Parameters
-    ----------
-    tile_n
-        Columns of the tile.
-    groups
-        Warp groups that share them: then it is one, as parts of several are no run of columns.
-    outputs
-        Types of the outputs: a row of a piece is a multiple of 16 bytes of each.
+    - `tile_n`: columns of the tile.
+    - `groups`: warp groups that share them: then it is one, as parts of several are no run of
+      columns.
+    - `outputs`: types of the outputs: a row of a piece is a multiple of 16 bytes of each.
     """
     columns = tile_n // groups
     found = [
@@ -157,14 +148,9 @@ def through_shared_memory(
 ) -> MatmulConfig:
     """Stage outputs through shared memory if operands are staged there, unless requested otherwise.
 
-    Parameters
-    ----------
-    config
-        As it was given.
-    shape
-        Of the outputs.
-    epilogue
-        With the operands that TMA can load.
+    - `config`: as it was given.
+    - `shape`: of the outputs.
+    - `epilogue`: with the operands that TMA can load.
     """
     if not leaves_operands_open(config) or not epilogue.operands:
         return config
@@ -203,14 +189,9 @@ def choose_staging(
     Whole tiles are worth stages beyond the third, as long as nothing has requested these. Operands
     of the epilogue take as many slots as fit.
 
-    Parameters
-    ----------
-    config
-        Complete but for the parts of `store`.
-    sizes
-        The values that each size of the tile can take.
-    may_take_stages
-        The number of stages is not requested.
+    - `config`: complete but for the parts of `store`.
+    - `sizes`: the values that each size of the tile can take.
+    - `may_take_stages`: the number of stages is not requested.
     """
     if not config.by_tma:
         return config
@@ -297,22 +278,13 @@ def leaves_by_tma(
     have room next to half a tile or all of it: threads are then back at the next tile before the
     last one is stored.
 
-    Parameters
-    ----------
-    config
-        Complete, but for how outputs leave.
-    shape
-        Of the outputs.
-    dtype
-        Of the operands.
-    epilogue
-        Types of what is written and read after the product.
-    k
-        Terms of the sum.
-    may_take_stages
-        The number of stages is not requested.
-    arch
-        The chip's limits.
+    - `config`: complete, but for how outputs leave.
+    - `shape`: of the outputs.
+    - `dtype`: of the operands.
+    - `epilogue`: types of what is written and read after the product.
+    - `k`: terms of the sum.
+    - `may_take_stages`: the number of stages is not requested.
+    - `arch`: the chip's limits.
     """
     if leaves_as_boxes(config, shape, dtype, epilogue, k):
         return True
@@ -353,10 +325,10 @@ def find_staging_violations(
         apart, more = f"; {groups} warp groups share the columns: parts of theirs are no run", ""
     legal = sorted(legal_parts(tile[1], groups, outputs))
     if parts not in legal:
+        one = f"one of {', '.join(map(str, legal))}, of which" if legal else "a tile of which"
         broken.append(
-            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; "
-            f"need one of {', '.join(map(str, legal)) or 'none'}, of which a row is a multiple of "
-            f"{CHUNK_BYTES} bytes and of 8 elements{apart}"
+            f"found {parts} parts of {tile[1] // groups} columns of {' and '.join(outputs)}; need "
+            f"{one} a row is a multiple of {CHUNK_BYTES} bytes and of 8 elements{apart}"
         )
     if config.operand_slots and not epilogue.operands:
         broken.append(
@@ -382,19 +354,9 @@ def _column_groups(tile: Tile, config: MatmulConfig) -> int:
 def stage_output(sch: s_tir.Schedule, store: Any, config: MatmulConfig) -> int:
     """Let a store of the accumulator go through shared memory, in parts of its columns.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    store : SBlockRV
-        The store, with all that follows it fused.
-    config : MatmulConfig
-        Complete.
-
-    Returns
-    -------
-    num_operands : int
-        Tensors that the store reads and that come through shared memory too.
+    - `store` (SBlockRV): the store, with all that follows it fused.
+    - `config`: complete.
+    - returns: tensors that the store reads and that come through shared memory too.
     """
     *_, columns = sch.get_loops(store)
     rows = sch.get_loops(store)[-2]

@@ -202,7 +202,7 @@ def split_loops(
     outer = [*lead, m_outer]
     is_cut = parts > 1 or not is_even
     if (len(lead) > 1 or is_cut) and not isinstance(problem.m.extent, int):
-        # Of symbolic tiles TVM does not see that x // (2 * tiles) is below 3 for x < 6 * tiles, nor
+        # With symbolic tiles TVM does not see that x // (2 * tiles) < 3 for x < 6 * tiles, nor
         # which rows of an operand with a condition of its own are at x % tiles.
         outer = [m_outer, *lead]
     sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)

@@ -38,10 +38,8 @@ def find_operands(where: str, node: Any) -> list[Any]:
 def find_tile(sch: s_tir.Schedule, block: Any) -> tuple[int | None, int | None, int | None]:
     """Return rows, columns and depth of the tile in the three innermost loops; None if symbolic.
 
-    Raises
-    ------
-    ScheduleError
-        The loops are no tile: `decompose_reduction` and `blockize` would fail on them.
+    - raises ScheduleError: the loops are no tile: `decompose_reduction` and `blockize` would fail
+      on them.
     """
     node = sch.get(block)
     where = f"block {node.name_hint}"

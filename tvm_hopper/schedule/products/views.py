@@ -56,19 +56,9 @@ def make_views(sch: s_tir.Schedule, block: Any, loads: tuple[Any, Any] | None = 
 
     Returns the buffers of the operands' views.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    block : SBlockRV
-        The multiply-add, in plain loops.
-    loads : tuple, optional
-        Those of its operands, if they are known.
-
-    Raises
-    ------
-    ScheduleError
-        A part of an operand lies in memory as no tensor map can describe it.
+    - `block` (SBlockRV): the multiply-add, in plain loops.
+    - `loads` (tuple): those of its operands, if they are known.
+    - raises ScheduleError: a part of an operand lies in memory as no tensor map can describe it.
     """
     node = sch.get(block)
     where = f"block {node.name_hint}"

@@ -26,12 +26,8 @@ WIDE = "float32"
 def widen_product(sch: s_tir.Schedule, block: Any) -> Any:
     """Let a product be summed in float32, and rounded in a block after it; return its block.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Stands for another one afterwards, without a trace of what was before.
-    block : SBlockRV
-        The multiply-add, in plain loops.
+    - `sch`: stands for another one afterwards, without a trace of what was before.
+    - `block` (SBlockRV): the multiply-add, in plain loops.
     """
     name = str(sch.get(block).name_hint)
     rounded = sch.cache_write(block, 0, "global")

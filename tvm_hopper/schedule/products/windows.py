@@ -32,22 +32,14 @@ from .recognize import check_plain_loops, product_loads
 class Windows:
     """A product whose one operand is read by windows.
 
-    Attributes
-    ----------
-    node
-        The block.
-    load
-        The operand as the block reads it.
-    source
-        What lies in memory there, of the tensor that `pad` fills around, if there is a pad.
-    condition
-        Where it lies in memory; None: everywhere.
-    pad
-        The tensor that the pad's block writes; None without one.
-    rows
-        Variables, by position, that move the output and this operand, as its dimensions follow.
-    steps
-        By how many elements of its dimension each of them moves.
+    - `node`: the block.
+    - `load`: the operand as the block reads it.
+    - `source`: what lies in memory there, of the tensor that `pad` fills around, if there is a pad.
+    - `condition`: where it lies in memory; None: everywhere.
+    - `pad`: the tensor that the pad's block writes; None without one.
+    - `rows`: variables, by position, that move the output and this operand, as its dimensions
+      follow.
+    - `steps`: by how many elements of its dimension each of them moves.
     """
 
     node: Any
@@ -74,10 +66,7 @@ class Windows:
 def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
     """Recognise a product of windows; None for whatever else is there.
 
-    Raises
-    ------
-    ScheduleError
-        Windows that tensor maps cannot describe: the message names the tensor.
+    - raises ScheduleError: windows that tensor maps cannot describe: the message names the tensor.
     """
     nests = [x for x in ir.statements(func.body.block.body) if isinstance(x, ir.For)]
     by_name = {}
@@ -120,23 +109,11 @@ def _is_pad(value: Any) -> bool:
 def split_groups(sch: s_tir.Schedule, block: str) -> tirx.PrimFunc:
     """Cut rows into groups that read one matrix each: B[E[i // 128], j, k] becomes B[E[g], j, k].
 
-    Parameters
-    ----------
-    sch : Schedule
-        Of one function, changed in place: the block's row is a group and a row in it, where groups
-        are whole.
-    block : str
-        The multiply-add.
-
-    Returns
-    -------
-    func : PrimFunc
-        The function, with plain indices.
-
-    Raises
-    ------
-    ScheduleError
-        The last group may have fewer rows.
+    - `sch`: of one function, changed in place: the block's row is a group and a row in it, where
+      groups are whole.
+    - `block`: the multiply-add.
+    - returns: the function, with plain indices.
+    - raises ScheduleError: the last group may have fewer rows.
     """
     node = sch.get(sch.get_sblock(block))
     found = [(i, size) for i, x in enumerate(node.iter_vars) if (size := _group_size(node, x))]

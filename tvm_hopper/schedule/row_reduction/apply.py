@@ -112,17 +112,9 @@ def chosen_rows(
 ) -> RowReductionConfig:
     """Return what `row_reduction` does with a program: a configuration with nothing left open.
 
-    Parameters
-    ----------
-    sch : Schedule
-        As for `row_reduction`; left as it is.
-    config : RowReductionConfig, optional
-        What is decided already.
-
-    Raises
-    ------
-    ScheduleError
-        The same as from `row_reduction`.
+    - `sch`: as for `row_reduction`; left as it is.
+    - `config`: what is decided already.
+    - raises ScheduleError: the same as from `row_reduction`.
     """
     with thrown_away_if_refused():
         plan = _try(sch, config or RowReductionConfig())
@@ -214,12 +206,8 @@ def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
 def work_of(func: Any, given: RowReductionConfig) -> RowWork | PersistentWork:
     """Return what a function's first kernel has to do, by which configurations are estimated.
 
-    Parameters
-    ----------
-    func : PrimFunc or IRModule
-        As for `row_reduction`.
-    given : RowReductionConfig
-        Whether the kernel is a persistent one, and its vectors.
+    - `func` (PrimFunc or IRModule): as for `row_reduction`.
+    - `given`: whether the kernel is a persistent one, and its vectors.
     """
     program = MemoryProgram.parse(s_tir.Schedule(func), HELPER)
     plan = _plan(program.sch, program, replace(given, early_launch=False))
@@ -289,14 +277,8 @@ def schedule_rest(
 ) -> RowReductionConfig:
     """Make one kernel of a function's blocks, but for those of another one; return the choice.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    given : RowReductionConfig
-        How to cut it up.
-    other : frozenset of str
-        Names of blocks that stay as they are, whose results are read from memory.
+    - `given`: how to cut it up.
+    - `other`: names of blocks that stay as they are, whose results are read from memory.
     """
     if given.early_launch is None:  # one of several kernels
         given = replace(given, early_launch=False)
@@ -310,14 +292,9 @@ def schedule_rows(
 ) -> RowReductionConfig:
     """Make one kernel of a program over rows; return what was chosen.
 
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place, as its schedule is.
-    given : RowReductionConfig
-        What was requested.
-    plan : RowKernelPlan
-        How to cut it up.
+    - `program`: changed in place, as its schedule is.
+    - `given`: what was requested.
+    - `plan`: how to cut it up.
     """
     sch, choice = program.sch, plan.choice
     parts = inline_rows(program, choice.recompute)

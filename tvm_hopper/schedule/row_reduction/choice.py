@@ -80,21 +80,11 @@ def begin_together(
 ) -> int:
     """Return how many neighbouring thread blocks begin together.
 
-    Parameters
-    ----------
-    work : RowWork
-        What there is to do.
-    choice : RowChoice
-        How it is cut up.
-    blocks : int, optional
-        Thread blocks of the grid; None: known at run time only.
-    given : RowReductionConfig
-        What is decided already.
-
-    Raises
-    ------
-    ScheduleError
-        They are to, and share rows, as a cluster that works together.
+    - `work`: what there is to do.
+    - `choice`: how it is cut up.
+    - `blocks`: thread blocks of the grid; None: known at run time only.
+    - `given`: what is decided already.
+    - raises ScheduleError: they are to, and share rows, as a cluster that works together.
     """
     tile = choice.tile
     if (given.together or 1) > 1 and tile.cluster > 1:

@@ -75,21 +75,12 @@ def choose_rows(
 ) -> RowChoice:
     """Choose what a configuration leaves open.
 
-    Parameters
-    ----------
-    where : str
-        Names the program in an error message.
-    work : RowWork
-        What there is to do.
-    given : RowReductionConfig
-        What is decided already.
-    model : MemoryModel, optional
-        What a chip does; None: that of the target in scope.
-
-    Raises
-    ------
-    ScheduleError
-        Rows cannot be staged as asked, or one thread block of a cluster has them whole.
+    - `where`: names the program in an error message.
+    - `work`: what there is to do.
+    - `given`: what is decided already.
+    - `model`: what a chip does; None: that of the target in scope.
+    - raises ScheduleError: rows cannot be staged as asked, or one thread block of a cluster has
+      them whole.
     """
     search = _RowSearch(work, given, model or model_of_target())
     if search.passes_once:

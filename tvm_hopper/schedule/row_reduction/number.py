@@ -25,17 +25,9 @@ def inline_rows(program: MemoryProgram, recompute: bool = False) -> list[Part]:
 
     Programs whose reductions have one axis stay as they are.
 
-    Parameters
-    ----------
-    program : MemoryProgram
-        Changed in place.
-    recompute : bool
-        Whether to inline what is expensive, too, if it has one value for each element.
-
-    Raises
-    ------
-    ScheduleError
-        A reduction is over several axes that are not the last ones of what it reads.
+    - `recompute`: whether to inline what is expensive, too, if it has one value for each element.
+    - raises ScheduleError: a reduction is over several axes that are not the last ones of what it
+      reads.
     """
     inline_permutations(program)
     if any(len(x.reduced) > 1 for x in program.parts):

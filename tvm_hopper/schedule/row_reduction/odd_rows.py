@@ -36,20 +36,12 @@ def choose_vector(
 ) -> tuple[int, int]:
     """Return the elements of a vector, and by how many elements a row may begin after one.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    parts : list of Part
-        The program, inlined.
-    rows : RowProgram
-        Its rows.
-    reads : list of Read
-        Tensors that are loaded by vectors.
-    tensors : list of Buffer
-        What is accessed by vectors: those, and the results in memory.
-    asked : int, optional
-        The requested vector.
+    - `sch`: only read.
+    - `parts`: the program, inlined.
+    - `rows`: its rows.
+    - `reads`: tensors that are loaded by vectors.
+    - `tensors` (list of Buffer): what is accessed by vectors: those, and the results in memory.
+    - `asked`: the requested vector.
     """
     of_rows = [x.tensor for x in reads if x.has_rows]
     covering = widest_vector(0, tensors, asked) if of_rows else 1

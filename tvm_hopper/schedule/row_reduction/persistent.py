@@ -95,20 +95,11 @@ def schedule_persistent(
 ) -> None:
     """Make a persistent kernel of rows and partial sums of columns, and one of the rest.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    own : list of Part
-        What is computed of rows, inlined.
-    sums : list of Part
-        The sums of columns.
-    program : RowProgram
-        What the former are.
-    choice : Persistent
-        How to cut it up.
-    second : callable
-        Schedules the blocks of the function but for those that it is told: `schedule_rows`.
+    - `own`: what is computed of rows, inlined.
+    - `sums`: the sums of columns.
+    - `program`: what the former are.
+    - `choice`: how to cut it up.
+    - `second`: schedules the blocks of the function but for those that it is told: `schedule_rows`.
     """
     reads = find_reads(sch, [*own, *sums], program.full)
     if choice.reload:

@@ -61,23 +61,12 @@ def find_work(
 ) -> PersistentWork:
     """Count what a program of rows with sums of columns does to a row.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Only read.
-    own, sums : list of Part
-        What is computed of rows, and the sums of columns.
-    program : RowProgram
-        What the former are.
-    reads : list of Read
-        Tensors to load once.
-    given : RowReductionConfig
-        What is decided already.
-
-    Raises
-    ------
-    ScheduleError
-        The vectors requested do not fit the rows.
+    - `sch`: only read.
+    - `own`, `sums`: what is computed of rows, and the sums of columns.
+    - `program`: what the former are.
+    - `reads`: tensors to load once.
+    - `given`: what is decided already.
+    - raises ScheduleError: the vectors requested do not fit the rows.
     """
     tensors = [*(x.tensor for x in reads), *in_memory(sch, own, program.full)]
     where = f" for rows of {program.columns} elements"
@@ -102,21 +91,11 @@ def choose_persistent(
 ) -> Persistent:
     """Choose what a configuration leaves open.
 
-    Parameters
-    ----------
-    where : str
-        Names the program in an error message.
-    work : PersistentWork
-        What there is to do.
-    given : RowReductionConfig
-        What is decided already.
-    model : MemoryModel, optional
-        What a chip does; None: that of the target in scope.
-
-    Raises
-    ------
-    ScheduleError
-        A row and its sums do not fit into the registers of a thread block.
+    - `where`: names the program in an error message.
+    - `work`: what there is to do.
+    - `given`: what is decided already.
+    - `model`: what a chip does; None: that of the target in scope.
+    - raises ScheduleError: a row and its sums do not fit into the registers of a thread block.
     """
     search = _PersistentSearch(work, given, model or model_of_target())
     found = search.candidates()

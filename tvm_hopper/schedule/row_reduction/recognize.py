@@ -42,19 +42,9 @@ class RowProgram:
 def find_rows(parts: list[Part]) -> RowProgram:
     """Recognise a program of row reductions.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The rest of the function after inlining.
-
-    Returns
-    -------
-    program : RowProgram
-
-    Raises
-    ------
-    ScheduleError
-        There is no reduction, or one that is not of rows, or blocks of other shapes next to it.
+    - `parts`: the rest of the function after inlining.
+    - raises ScheduleError: there is no reduction, or one that is not of rows, or blocks of other
+      shapes next to it.
     """
     reductions = [p for p in parts if p.reduced]
     if not reductions:

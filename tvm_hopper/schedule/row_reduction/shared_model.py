@@ -34,12 +34,8 @@ MIN_ROWS_PER_CLUSTER = 8  # from here on what rows share is worth its registers
 def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
     """Return the persistent kernel for long rows that share tensors; None for others.
 
-    Parameters
-    ----------
-    work : RowWork
-        What there is to do.
-    given : RowReductionConfig
-        What is decided already: a user who says how rows are cut up gets that.
+    - `work`: what there is to do.
+    - `given`: what is decided already: a user who says how rows are cut up gets that.
     """
     dealt = _deal_out(work)
     if work.columns < LEAST_COLUMNS or dealt is None:
@@ -126,12 +122,8 @@ MOST_BLOCKS = 3  # on an SM
 def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
     """Return how clusters hold long rows of several tensors; None for others.
 
-    Parameters
-    ----------
-    work : RowWork
-        What there is to do.
-    given : RowReductionConfig
-        What is decided already: a user who says how rows are cut up gets that.
+    - `work`: what there is to do.
+    - `given`: what is decided already: a user who says how rows are cut up gets that.
     """
     model = model_of_target()
     dealt = _deal_out_held(work)

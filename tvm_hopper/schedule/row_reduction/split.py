@@ -25,16 +25,10 @@ def may_split(
 ) -> bool:
     """Tell a program of which all that is stored is computed after the last reduction, by element.
 
-    Parameters
-    ----------
-    parts : list of Part
-        The program, inlined.
-    full : frozenset of str
-        Names of the blocks that compute one value for each element.
-    reads : list of Read
-        Tensors that are loaded by vectors.
-    stored : list of Buffer
-        The rest in memory, and other tensors.
+    - `parts`: the program, inlined.
+    - `full`: names of the blocks that compute one value for each element.
+    - `reads`: tensors that are loaded by vectors.
+    - `stored` (list of Buffer): the rest in memory, and other tensors.
     """
     last = max(i for i, p in enumerate(parts) if p.reduced)
     late = {p.name for p in parts[last + 1 :]}

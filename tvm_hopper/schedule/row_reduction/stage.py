@@ -27,14 +27,9 @@ def stage_rows(
 ) -> tuple[list[Nest], list[Read]]:
     """Copy rows to shared memory; return the nests that do, and reads of the copies.
 
-    Parameters
-    ----------
-    sch : Schedule
-        Changed in place.
-    reads : list of Read
-        What the program reads, each tensor once.
-    shared : bool
-        Whether what all rows share waits there, too: the rows of a thread block read it once.
+    - `reads`: what the program reads, each tensor once.
+    - `shared`: whether what all rows share waits there, too: the rows of a thread block read it
+      once.
     """
     nests, found = [], []
     for read in reads:

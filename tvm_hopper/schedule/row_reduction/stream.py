@@ -35,10 +35,8 @@ class Pass:
 def read_apart(reads: list[Read], parts: list[Part], full: frozenset[str]) -> list[Read]:
     """Let each block that runs along a row load what it reads for itself.
 
-    Raises
-    ------
-    ScheduleError
-        A block reads elements that another one computes: nothing holds them until then.
+    - raises ScheduleError: a block reads elements that another one computes: nothing holds them
+      until then.
     """
     if (kept := find_kept(parts, full)) is not None:
         part, load = kept

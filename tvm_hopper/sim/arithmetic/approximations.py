@@ -20,16 +20,10 @@ from tvm_hopper.sim.arithmetic.integers import Mods
 class Bound:
     """An error bound as PTX states it.
 
-    Attributes
-    ----------
-    kind : str
-        "ulp" (of the correctly rounded result), "relative" or "absolute".
-    value : float
-        The largest error.
-    least, most : float
-        Of the magnitude of the last operand, where the bound holds.
-    section : str
-        Of PTX ISA 9.1.
+    - `kind`: "ulp" (of the correctly rounded result), "relative" or "absolute".
+    - `value`: the largest error.
+    - `least`, `most`: of the magnitude of the last operand, where the bound holds.
+    - `section`: of PTX ISA 9.1.
     """
 
     kind: str

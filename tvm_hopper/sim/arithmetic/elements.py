@@ -28,17 +28,9 @@ def round_tf32(values: Array) -> Array:
 def elements_of(raw: Array, kind: str) -> Array:
     """Return the numbers in some registers, lowest bits first.
 
-    Parameters
-    ----------
-    raw : np.ndarray
-        uint8, shape (32, bytes of a lane).
-    kind : str
-        PTX's name of the elements' type.
-
-    Returns
-    -------
-    np.ndarray
-        float64, shape (32, elements of a lane).
+    - `raw`: uint8, shape (32, bytes of a lane).
+    - `kind`: PTX's name of the elements' type.
+    - returns: float64, shape (32, elements of a lane).
     """
     raw, bits = np.ascontiguousarray(raw), BITS[kind]
     if kind == "tf32":
@@ -59,10 +51,7 @@ def rounded_sum(total: Array, kind: str, saturates: bool = False) -> Array:
     Integers wrap around, or end at the limits of s32 (`.satfinite`); floats are rounded to the
     nearest.
 
-    Parameters
-    ----------
-    total : np.ndarray
-        float64; whole numbers below 2^53 for "s32".
+    - `total`: float64; whole numbers below 2^53 for "s32".
     """
     with np.errstate(all="ignore"):
         if kind != "s32":
@@ -75,12 +64,8 @@ def rounded_sum(total: Array, kind: str, saturates: bool = False) -> Array:
 def float8_sum(a: Array, b: Array, kinds: tuple[str, str], start: Array) -> Array:
     """Return `start` + a b' as WGMMA sums float8 in float32 (`facts.arch.FLOAT8_SUM_BITS`).
 
-    Parameters
-    ----------
-    a, b, start : np.ndarray
-        float32, shapes (rows, k), (columns, k), (rows, columns).
-    kinds : tuple of str
-        PTX's names of the types of a and b.
+    - `a`, `b`, `start`: float32, shapes (rows, k), (columns, k), (rows, columns).
+    - `kinds`: PTX's names of the types of a and b.
     """
     left, right = (_exponents(x.T, kind) for x, kind in zip((a, b), kinds, strict=True))
     columns, rows = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)

@@ -181,12 +181,8 @@ def multiply_add_f64(a: Array, b: Array, c: Array, mode: str) -> Array:
     correctly rounded sums", 2008); by fractions where a number is too large or too small for that,
     and in the other modes.
 
-    Parameters
-    ----------
-    a, b, c : np.ndarray
-        float64, of one shape.
-    mode : str
-        "rn", "rz", "rm" or "rp".
+    - `a`, `b`, `c`: float64, of one shape.
+    - `mode`: "rn", "rz", "rm" or "rp".
     """
     with np.errstate(all="ignore"):
         high, low = _two_product(a, b)

@@ -19,20 +19,12 @@ Array = np.ndarray[Any, Any]
 class Format:
     """A binary format.
 
-    Attributes
-    ----------
-    name : str
-        As PTX spells it.
-    bits : int
-        Of the register part that holds it.
-    precision : int
-        Significant bits, the hidden one included.
-    least, most : int
-        Exponents of the least and of the largest normal numbers.
-    largest : float
-        The largest finite number.
-    nan : int
-        The NaN that instructions produce (`cvt` gives 0x7f in both 8-bit formats).
+    - `name`: as PTX spells it.
+    - `bits`: of the register part that holds it.
+    - `precision`: significant bits, the hidden one included.
+    - `least`, `most`: exponents of the least and of the largest normal numbers.
+    - `largest`: the largest finite number.
+    - `nan`: the NaN that instructions produce (`cvt` gives 0x7f in both 8-bit formats).
     """
 
     name: str
@@ -130,12 +122,8 @@ def _away(scaled: Array) -> Array:
 def round_to(values: Array, form: Format, mode: str, finite: bool = False) -> Array:
     """Round float64 numbers to a narrower format.
 
-    Parameters
-    ----------
-    mode : str
-        "rn", "rz", "rm", "rp", or "rna" (to nearest, halves away from zero).
-    finite : bool
-        Larger numbers become the largest finite number (`.satfinite`).
+    - `mode`: "rn", "rz", "rm", "rp", or "rna" (to nearest, halves away from zero).
+    - `finite`: larger numbers become the largest finite number (`.satfinite`).
     """
     _, exponent = np.frexp(values)
     quantum = np.maximum(exponent - 1, form.least) - (form.precision - 1)

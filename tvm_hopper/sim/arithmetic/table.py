@@ -29,13 +29,10 @@ def _nothing(mods: Mods) -> str:
 class RegisterInstruction:
     """How the forms of one instruction compute their results.
 
-    Attributes
-    ----------
-    function : callable
-        (mods, source operands...) -> bits of the destination, or a tuple of them. Operands are
-        unsigned bits of the operand's width, predicates booleans, immediates integers.
-    refuses : callable
-        mods -> why this form is not modelled; empty if it is.
+    - `function` (callable): (mods, source operands...) -> bits of the destination, or a tuple of
+      them. Operands are unsigned bits of the operand's width, predicates booleans, immediates
+      integers.
+    - `refuses`: mods -> why this form is not modelled; empty if it is.
     """
 
     function: Callable[..., Any]

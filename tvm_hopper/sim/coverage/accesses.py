@@ -39,29 +39,18 @@ class GlobalAddress:
 class GlobalAccess:
     """A statement's access of a tensor in global memory.
 
-    Attributes
-    ----------
-    statement : object
-        The TIR statement.
-    kind : str
-        `LOAD`, `STORE` or `ATOMIC` (atomic, or with an order of its own: does not conflict with its
-        like).
-    path : tuple[PathStep, ...]
-        Loops and conditions around it, outermost first.
-    param : str
-        Parameter of the device function: a pointer, or a tensor map.
-    offsets : tuple[Node, ...]
-        The byte from the pointer on; or the box's coordinates, innermost first.
-    width : Node
-        Bytes from there on, of one thread.
-    align : int
-        Bytes to which the address must be aligned; of a tensor map, its innermost coordinate.
-    index_bits : int
-        Bits of the type of the index, which must hold it; 0 if it has none.
-    size : int
-        Bytes of one element, for messages.
-    whole : bool
-        The width must be a multiple of `align` too: a bulk copy's.
+    - `statement` (object): the TIR statement.
+    - `kind`: `LOAD`, `STORE` or `ATOMIC` (atomic, or with an order of its own: does not conflict
+      with its like).
+    - `path`: loops and conditions around it, outermost first.
+    - `param`: parameter of the device function: a pointer, or a tensor map.
+    - `offsets`: the byte from the pointer on; or the box's coordinates, innermost first.
+    - `width`: bytes from there on, of one thread.
+    - `align`: bytes to which the address must be aligned; of a tensor map, its innermost
+      coordinate.
+    - `index_bits`: bits of the type of the index, which must hold it; 0 if it has none.
+    - `size`: bytes of one element, for messages.
+    - `whole`: the width must be a multiple of `align` too: a bulk copy's.
     """
 
     statement: Any

@@ -27,14 +27,9 @@ from tvm_hopper.sim.tir import statement_text
 class TensorFootprint:
     """Bytes of one tensor that one launch touches.
 
-    Attributes
-    ----------
-    pieces : list[Piece]
-        Stores and atomic updates that happen.
-    doubts : list[str]
-        Why more may be stored: statements that could not be followed.
-    whole : bool
-        This launch alone stores every element.
+    - `pieces`: stores and atomic updates that happen.
+    - `doubts`: why more may be stored: statements that could not be followed.
+    - `whole`: this launch alone stores every element.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -46,14 +41,9 @@ class TensorFootprint:
 class Coverage:
     """Facts about every CTA of a launch that its indices prove.
 
-    Attributes
-    ----------
-    findings : tuple[Finding, ...]
-        Broken rules, and an INCOMPLETE for each statement that could not be decided.
-    text : str
-        One line with the proven facts.
-    footprints : dict[str, TensorFootprint]
-        By tensor.
+    - `findings`: broken rules, and an INCOMPLETE for each statement that could not be decided.
+    - `text`: one line with the proven facts.
+    - `footprints`: by tensor.
     """
 
     findings: tuple[Finding, ...]
@@ -341,24 +331,14 @@ def check_every_cta(
 ) -> Coverage:
     """Check the indices of every CTA of a launch, without running any.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function, as code is printed from it.
-    setup : dict
-        params, grid, block, cluster: see `tvm_hopper.sim.launch.host.Launch.bind`.
-    arrays : dict
-        Every tensor that the parameters point into, by name; only its place and its strides count.
-    all_run : bool
-        Every CTA is simulated as well: an undecided access is then no finding.
-    budget_s : float
-        Seconds after which open accesses stay undecided.
-
-    Returns
-    -------
-    Coverage
-        Findings: OOB_ACCESS, OUT_OF_VIEW, MISALIGNED, RACE_WRITE_WRITE and RACE_READ_INFLIGHT of
-        two CTAs, each of a CTA that it names; and INCOMPLETE.
+    - `func` (tvm.tirx.PrimFunc): final device function, as code is printed from it.
+    - `setup` (dict): params, grid, block, cluster: see `tvm_hopper.sim.launch.host.Launch.bind`.
+    - `arrays` (dict): every tensor that the parameters point into, by name; only its place and its
+      strides count.
+    - `all_run`: every CTA is simulated as well: an undecided access is then no finding.
+    - `budget_s`: seconds after which open accesses stay undecided.
+    - returns: findings: OOB_ACCESS, OUT_OF_VIEW, MISALIGNED, RACE_WRITE_WRITE and
+      RACE_READ_INFLIGHT of two CTAs, each of a CTA that it names; and INCOMPLETE.
     """
     return Checker(func, setup, arrays, all_run, budget_s).run()
 
@@ -371,19 +351,11 @@ def check_outputs(
 ) -> tuple[list[Finding], list[str]]:
     """Find elements of outputs that no launch stores to.
 
-    Parameters
-    ----------
-    coverages : sequence of Coverage
-        Of every launch of a function.
-    outputs : sequence of str
-        Names of tensors that hold nothing before.
-    arrays : dict
-        As for `check_every_cta`.
-
-    Returns
-    -------
-    tuple
-        OUTPUT_COVERAGE and INCOMPLETE findings, and the names of the outputs that are covered.
+    - `coverages`: of every launch of a function.
+    - `outputs`: names of tensors that hold nothing before.
+    - `arrays` (dict): as for `check_every_cta`.
+    - returns: OUTPUT_COVERAGE and INCOMPLETE findings, and the names of the outputs that are
+      covered.
     """
     findings, covered = [], []
     for name in outputs:

@@ -56,14 +56,9 @@ def integer_type(dtype: str) -> tuple[int, bool] | None:
 class Expressions:
     """Translates integer expressions of one function into nodes.
 
-    Attributes
-    ----------
-    values : dict
-        The node of each variable.
-    registers : dict
-        Nodes of registers with known values, by (buffer, index).
-    lane, thread : Node
-        Number of the thread in its warp and in its block.
+    - `values` (dict): the node of each variable.
+    - `registers` (dict): nodes of registers with known values, by (buffer, index).
+    - `lane`, `thread` (Node): number of the thread in its warp and in its block.
     """
 
     def __init__(self, nodes: Nodes) -> None:

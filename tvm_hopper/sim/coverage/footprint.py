@@ -40,12 +40,8 @@ MAX_WORK = 1 << 26  # values listed for one statement
 class Piece:
     """Bytes that a statement touches: `offsets` from each of the bases, by the CTA `owner`.
 
-    Attributes
-    ----------
-    base : numpy.ndarray
-        Bytes from the beginning of the tensor's memory, (points,) int64.
-    owner : numpy.ndarray
-        Numbers of CTAs, (points,) int64.
+    - `base` (numpy.ndarray): bytes from the beginning of the tensor's memory, (points,) int64.
+    - `owner` (numpy.ndarray): numbers of CTAs, (points,) int64.
     """
 
     access: GlobalAccess
@@ -66,10 +62,7 @@ class _Class:
 class Prepared:
     """An access at the points that reach it.
 
-    Attributes
-    ----------
-    doubt : str
-        An unknown condition of the path; empty if the listed accesses happen.
+    - `doubt`: an unknown condition of the path; empty if the listed accesses happen.
     """
 
     access: GlobalAccess

@@ -70,12 +70,8 @@ class Conflict:
 class Lattice:
     """The cells of one tensor.
 
-    Parameters
-    ----------
-    pieces : sequence of Piece
-        Accesses that count.
-    place : TensorPlacement
-        The tensor; its own elements are cells of their own.
+    - `pieces`: accesses that count.
+    - `place`: the tensor; its own elements are cells of their own.
     """
 
     def __init__(

@@ -289,12 +289,8 @@ def apply(node: Node, args: Sequence[Any]) -> Any:
 def evaluate(node: Node, env: Mapping[Variable, Any], memo: dict[Node, Any]) -> Any:
     """Return the value of a node without unknowns, of ints or of arrays that broadcast.
 
-    Parameters
-    ----------
-    env : dict
-        Variables to ints or int64 arrays.
-    memo : dict
-        Values of nodes under this `env`; added to.
+    - `env` (dict): variables to ints or int64 arrays.
+    - `memo` (dict): values of nodes under this `env`; added to.
     """
     if node.op == "const":
         return node.value

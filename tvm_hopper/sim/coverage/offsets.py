@@ -102,10 +102,7 @@ def listed(group: Group, keys: Mapping[Variable, int], width: int = 1) -> np.nda
 class Offsets:
     """Byte offsets from a base: sums of one value of each set, `width` bytes from each on.
 
-    Attributes
-    ----------
-    sets : tuple[numpy.ndarray, ...]
-        Ascending values without repetition, (values,) int64.
+    - `sets` (tuple[numpy.ndarray, ...]): ascending values without repetition, (values,) int64.
     """
 
     sets: tuple[np.ndarray, ...]

@@ -36,10 +36,7 @@ class Deadline:
 class Points:
     """Values of the outer variables, one entry a point.
 
-    Attributes
-    ----------
-    cta : numpy.ndarray
-        Number of each point's CTA, (points,) int64; blockIdx.x varies fastest.
+    - `cta` (numpy.ndarray): number of each point's CTA, (points,) int64; blockIdx.x varies fastest.
     """
 
     def __init__(

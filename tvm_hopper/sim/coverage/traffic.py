@@ -26,19 +26,10 @@ MAX_RUNS = 1 << 24  # runs of one statement in all CTAs
 class Traffic:
     """Cells of some tensors that one launch touches.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        The device function.
-    setup : dict
-        params, grid, block, cluster: see `Launch.bind`.
-    arrays : dict
-        The tensors that are requested, by name.
-
-    Raises
-    ------
-    UndecidedError
-        Something depends on data, or would take too long to tell.
+    - `func` (PrimFunc): the device function.
+    - `setup` (dict): params, grid, block, cluster: see `Launch.bind`.
+    - `arrays` (dict): the tensors that are requested, by name.
+    - raises UndecidedError: something depends on data, or would take too long to tell.
     """
 
     def __init__(
@@ -159,17 +150,12 @@ def with_those_they_need(
 ) -> list[np.ndarray]:
     """Add to chosen CTAs of some launches those without which they compute something else.
 
-    Parameters
-    ----------
-    traffic : list of Traffic
-        Traffic of each launch.
-    chosen : list of numpy.ndarray
-        For each launch a flag for each of its CTAs.
-    groups : list of numpy.ndarray
-        For each launch the number of each CTA's group, which runs as a whole.
-    checked : collection of (int, str)
-        Launches and their checked tensors: the chosen CTAs' elements of them must be final, so all
-        other CTAs that store there run too.
+    - `traffic`: traffic of each launch.
+    - `chosen` (list of numpy.ndarray): for each launch a flag for each of its CTAs.
+    - `groups` (list of numpy.ndarray): for each launch the number of each CTA's group, which runs
+      as a whole.
+    - `checked` (collection of (int, str)): launches and their checked tensors: the chosen CTAs'
+      elements of them must be final, so all other CTAs that store there run too.
     """
     run = [_whole_groups(*pair) for pair in zip(chosen, groups, strict=True)]
     while True:

@@ -46,14 +46,9 @@ MAX_ITERATIONS = 1 << 31  # bound of a loop with an unlimited extent
 class Walker(Pointers):
     """Walks one function for one launch.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    params : dict
-        Arguments of the parameters; numbers are known.
-    grid, block, cluster : sequence of int
-        Extents in x, y, z.
+    - `func`: final device function.
+    - `params` (dict): arguments of the parameters; numbers are known.
+    - `grid`, `block`, `cluster`: extents in x, y, z.
     """
 
     def __init__(

@@ -41,16 +41,10 @@ _ORDERED = ("acquire", "release", "acq_rel", "relaxed")
 class CtaExchange:
     """An access by which CTAs may communicate.
 
-    Attributes
-    ----------
-    tensor : Var
-        The parameter that holds the words; None if it is unknown.
-    index : tuple
-        Index of the first word, as the buffer has it; empty if it is unknown.
-    itemsize : int
-        Bytes of an element of that buffer.
-    reads : bool
-        Whether the value that it reads may steer the CTA.
+    - `tensor` (Var): the parameter that holds the words; None if it is unknown.
+    - `index` (tuple): index of the first word, as the buffer has it; empty if it is unknown.
+    - `itemsize`: bytes of an element of that buffer.
+    - `reads`: whether the value that it reads may steer the CTA.
     """
 
     name: str
@@ -64,23 +58,16 @@ class CtaExchange:
 class Flow:
     """Results of a walk over a device function.
 
-    Attributes
-    ----------
-    block_vars : dict
-        Variable -> "blockIdx.x" and so on.
-    binds : dict
-        Variable -> expression.
-    loops : dict
-        Loop variable -> its `For`.
-    extents : dict
-        Thread variable -> extent.
-    taints : dict
-        Variable, or root of a buffer -> dependences of its value: BLOCK, DATA (memory at a place
-        that depends on the block), EXCHANGE (memory that other CTAs write meanwhile).
-    stores : dict
-        Root of a register or shared buffer -> expressions that its contents depend on.
-    steering : list
-        Expressions that must agree in two CTAs for both to synchronise alike.
+    - `block_vars` (dict): variable -> "blockIdx.x" and so on.
+    - `binds` (dict): variable -> expression.
+    - `loops` (dict): loop variable -> its `For`.
+    - `extents` (dict): thread variable -> extent.
+    - `taints` (dict): variable, or root of a buffer -> dependences of its value: BLOCK, DATA
+      (memory at a place that depends on the block), EXCHANGE (memory that other CTAs write
+      meanwhile).
+    - `stores` (dict): root of a register or shared buffer -> expressions that its contents depend
+      on.
+    - `steering` (list): expressions that must agree in two CTAs for both to synchronise alike.
     """
 
     block_vars: dict[Any, str] = field(default_factory=dict)

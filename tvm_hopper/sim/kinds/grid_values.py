@@ -22,18 +22,12 @@ class NotOfBlockError(Exception):
 class GridValues:
     """Evaluates expressions of the block index.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The device function.
-    params : mapping
-        Its parameters by name, as `Launch.bind` gives them; numbers are scalars.
-    grid : sequence of int
-        Extents x, y, z in CTAs. A CTA's number is `(x * extent_y + y) * extent_z + z`.
-    block_vars : mapping
-        Variable of the function -> "blockIdx.x", "blockIdx.y" or "blockIdx.z".
-    binds : mapping
-        Variable -> the expression that it is bound to.
+    - `func`: the device function.
+    - `params` (mapping): its parameters by name, as `Launch.bind` gives them; numbers are scalars.
+    - `grid`: extents x, y, z in CTAs. A CTA's number is `(x * extent_y + y) * extent_z + z`.
+    - `block_vars` (mapping): variable of the function -> "blockIdx.x", "blockIdx.y" or
+      "blockIdx.z".
+    - `binds` (mapping): variable -> the expression that it is bound to.
     """
 
     def __init__(
@@ -78,10 +72,7 @@ class GridValues:
     def of(self, expr: Any) -> Any:
         """Return an expression's value: one int if it is the same everywhere, else (total,) int64.
 
-        Raises
-        ------
-        NotOfBlockError
-            It depends on threads, loops, memory, or floats.
+        - raises NotOfBlockError: it depends on threads, loops, memory, or floats.
         """
         kind = type(expr).__name__
         if kind == "IntImm":

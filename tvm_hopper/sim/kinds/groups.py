@@ -23,19 +23,13 @@ MAX_REACH = 1 << 40  # bytes: an index without a bound reaches further
 class CtaGroups:
     """The CTAs of a launch, sorted.
 
-    Attributes
-    ----------
-    values : GridValues
-        Maps a CTA's number to its (x, y, z).
-    label : numpy.ndarray or None
-        (total,) int64, the smallest number of each CTA's group; None: all groups are alike, or the
-        groups are unknown.
-    kinds : tuple of numpy.ndarray
-        Numbers of the CTAs of one group of each kind, the first one of that kind.
-    trouble : str
-        Why groups that are missing in `kinds` are not proved alike; empty if they are.
-    communication : str
-        The access by which they communicate; empty if only CTAs of a cluster do.
+    - `values`: maps a CTA's number to its (x, y, z).
+    - `label` (numpy.ndarray or None): (total,) int64, the smallest number of each CTA's group;
+      None: all groups are alike, or the groups are unknown.
+    - `kinds` (tuple of numpy.ndarray): numbers of the CTAs of one group of each kind, the first one
+      of that kind.
+    - `trouble`: why groups that are missing in `kinds` are not proved alike; empty if they are.
+    - `communication`: the access by which they communicate; empty if only CTAs of a cluster do.
     """
 
     values: GridValues
@@ -70,12 +64,9 @@ def groups_of(
     are one in one group where they are one in the other. They then do the same at other
     addresses.
 
-    Parameters
-    ----------
-    setup : dict
-        params, grid, cluster: see `Launch.bind`.
-    extra_keys : sequence of numpy.ndarray
-        Further keys, by the CTA's number, that must agree in both CTAs of a pair.
+    - `setup` (dict): params, grid, cluster: see `Launch.bind`.
+    - `extra_keys` (sequence of numpy.ndarray): further keys, by the CTA's number, that must agree
+      in both CTAs of a pair.
     """
     flow = flow_of(func)
     values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)

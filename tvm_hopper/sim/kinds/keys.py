@@ -51,10 +51,7 @@ class Keys:
     def of(self, expr: Any) -> list[np.ndarray]:
         """Return keys of an expression; none if it is alike in all CTAs.
 
-        Raises
-        ------
-        UnprovableError
-            It depends on the block by way of memory.
+        - raises UnprovableError: it depends on the block by way of memory.
         """
         taint = self.flow.taint(expr)
         if DATA in taint:

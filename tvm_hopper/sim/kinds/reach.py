@@ -16,10 +16,7 @@ class Reach:
 
     It may be too large: then CTAs that behave alike have different keys.
 
-    Attributes
-    ----------
-    listed : numpy.ndarray or None
-        In order, each once; None: all of [low, high].
+    - `listed` (numpy.ndarray or None): in order, each once; None: all of [low, high].
     """
 
     low: int

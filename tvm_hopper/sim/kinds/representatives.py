@@ -64,12 +64,8 @@ PRIME = (1 << 31) - 1  # ranks are taken modulo it
 class Representatives:
     """CTAs that speak for all others of a launch.
 
-    Attributes
-    ----------
-    blocks : tuple of (x, y, z)
-        Rare kinds first, and of each kind one CTA before the second of another.
-    label : numpy.ndarray
-        The number of each CTA's kind, by the CTA's number.
+    - `blocks`: rare kinds first, and of each kind one CTA before the second of another.
+    - `label` (numpy.ndarray): the number of each CTA's kind, by the CTA's number.
     """
 
     blocks: tuple[tuple[int, int, int], ...]
@@ -86,12 +82,9 @@ def representatives(
 ) -> Representatives | None:
     """Return which CTAs speak for all; None if there are too many to look at.
 
-    Parameters
-    ----------
-    setup : dict
-        params, grid, cluster: see `Launch.bind`.
-    extra_keys : sequence of numpy.ndarray
-        Further keys, by the CTA's number, that are equal in CTAs of a kind.
+    - `setup` (dict): params, grid, cluster: see `Launch.bind`.
+    - `extra_keys` (sequence of numpy.ndarray): further keys, by the CTA's number, that are equal in
+      CTAs of a kind.
     """
     flow = flow_of(func)
     values = GridValues(func, setup["params"], setup["grid"], flow.block_vars, flow.binds)
@@ -136,10 +129,8 @@ def _spanning(vectors: np.ndarray) -> list[int]:
 class _Places:
     """Collects the numbers of a kernel that depend on the block index.
 
-    Attributes
-    ----------
-    keys, parts : dict
-        One number for each CTA: keys that are equal within a kind; the CTA's part of an integer.
+    - `keys`, `parts` (dict): one number for each CTA: keys that are equal within a kind; the CTA's
+      part of an integer.
     """
 
     def __init__(

@@ -27,21 +27,11 @@ def complete(
     A tensor with strides or an element offset is made as a view with padded rows that starts after
     the beginning of its memory.
 
-    Parameters
-    ----------
-    allocate : callable or None
-        Gives so many bytes for an argument; None: bytes of 0xFF, which is NaN.
-
-    Returns
-    -------
-    tuple
-        All arguments in order, and the names of those that were left out.
-
-    Raises
-    ------
-    ValueError
-        A name is unknown, a value is no array or number, a scalar is missing, or a shape is
-        unknown.
+    - `allocate` (callable or None): gives so many bytes for an argument; None: bytes of 0xFF, which
+      is NaN.
+    - returns (tuple): all arguments in order, and the names of those that were left out.
+    - raises ValueError: a name is unknown, a value is no array or number, a scalar is missing, or a
+      shape is unknown.
     """
     _check(arguments, inputs)
     sizes = _sizes(arguments, inputs)

@@ -51,14 +51,11 @@ class MapBox:
 class Launch:
     """One kernel launch: arguments in the order of the device function's parameters, then extents.
 
-    Attributes
-    ----------
-    kernel : str
-        Name of the device function.
-    args : tuple
-        `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at the end.
-    workspaces : dict
-        Workspaces that the host function allocated for its kernels, by name, at this launch.
+    - `kernel`: name of the device function.
+    - `args` (tuple): `Pointer`, `TensorMapArg` or number; thread extents and shared memory bytes at
+      the end.
+    - `workspaces`: workspaces that the host function allocated for its kernels, by name, at this
+      launch.
     """
 
     kernel: str
@@ -410,10 +407,7 @@ class _LazyEnv(dict[Any, Any]):
 def evaluate(expr: Any, env: Mapping[Any, Any], binds: Mapping[Any, Any], params: Any) -> Any:
     """Evaluate an expression of a device function from block indices and scalar parameters.
 
-    Raises
-    ------
-    VerifyError
-        It depends on something else.
+    - raises VerifyError: it depends on something else.
     """
     interpreter = HostInterpreter.__new__(HostInterpreter)
     interpreter.env = _LazyEnv(env, binds, params)
@@ -430,26 +424,15 @@ def run_host(
 ) -> list[Launch]:
     """Run the host function on inputs in the order of its arguments; return its launches.
 
-    Parameters
-    ----------
-    host_func : tvm.tirx.PrimFunc
-        The entry function after the finalisation of host functions.
-    inputs : dict
-        numpy arrays and numbers; the names are used for tensors in the result. A view is passed as
-        one: see `tvm_hopper.sim.launch.tensors`.
-    num_sms : int
-        Number of multiprocessors that `runtime.GetDeviceAttr` returns.
-    arch : Arch
-        Source of the device's other attributes.
-    allocator : bool
-        Whether the call comes with an allocator, as one with PyTorch's tensors does.
-
-    Raises
-    ------
-    ValueError
-        An assertion of the host function fails, with its message; or an array's strides are no
-        whole elements.
-    VerifyError
-        The host function does something that is not modelled, or that the driver would refuse.
+    - `host_func`: the entry function after the finalisation of host functions.
+    - `inputs` (dict): numpy arrays and numbers; the names are used for tensors in the result. A
+      view is passed as one: see `tvm_hopper.sim.launch.tensors`.
+    - `num_sms`: number of multiprocessors that `runtime.GetDeviceAttr` returns.
+    - `arch`: source of the device's other attributes.
+    - `allocator`: whether the call comes with an allocator, as one with PyTorch's tensors does.
+    - raises ValueError: an assertion of the host function fails, with its message; or an array's
+      strides are no whole elements.
+    - raises VerifyError: the host function does something that is not modelled, or that the driver
+      would refuse.
     """
     return HostInterpreter(host_func, inputs, num_sms, arch, allocator).run()

@@ -30,21 +30,14 @@ def check_launch(
 ) -> list[Finding]:
     """Return the rules that a launch breaks.
 
-    Parameters
-    ----------
-    setup : dict
-        Grid, block and cluster as (x, y, z), the bytes of dynamic shared memory passed (None if
-        not known), and whether the launch is `cooperative`.
-    shared : list
-        Allocations of the kernel: name, scope, bytes, alignment.
-    arch : Arch
-        Architecture that it is built for.
-    num_sms : int
-        Multiprocessors of the device: all thread blocks of a cooperative launch must fit at
-        once (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
-    sure_sms : int, optional
-        `num_sms`, or fewer if the kernel's target states fewer: a cluster with more thread blocks
-        than every device supports must fit on these.
+    - `setup` (dict): grid, block and cluster as (x, y, z), the bytes of dynamic shared memory
+      passed (None if not known), and whether the launch is `cooperative`.
+    - `shared`: allocations of the kernel: name, scope, bytes, alignment.
+    - `arch`: architecture that it is built for.
+    - `num_sms`: multiprocessors of the device: all thread blocks of a cooperative launch must fit
+      at once (CUDA Runtime API, cudaErrorCooperativeLaunchTooLarge).
+    - `sure_sms`: `num_sms`, or fewer if the kernel's target states fewer: a cluster with more
+      thread blocks than every device supports must fit on these.
     """
     broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
     if setup.get("cooperative") and not broken:
@@ -95,12 +88,8 @@ def resident_ctas(
 
     By threads and shared memory; registers, which are not known before assembly, may allow fewer.
 
-    Parameters
-    ----------
-    setup, shared, arch
-        As for `check_launch`.
-    num_sms : int
-        Multiprocessors of the device.
+    - `setup`, `shared`, `arch`: as for `check_launch`.
+    - `num_sms`: multiprocessors of the device.
     """
     threads = -(-_product(setup["block"]) // 32) * 32
     fixed = sum(size for _, scope, size, _ in shared if scope == "shared")
@@ -158,12 +147,8 @@ def _shared(passed: int | None, shared: list[tuple[str, str, int, int]], arch: A
 def missing_instructions(func: Any, arch: Arch) -> list[Finding]:
     """Return a finding for each instruction of a device function that an architecture lacks.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    arch : Arch
-        Architecture with the limits of its target.
+    - `func` (tvm.tirx.PrimFunc): final device function.
+    - `arch`: architecture with the limits of its target.
     """
     found: dict[str, Finding] = {}
 

@@ -19,12 +19,9 @@ from tvm_hopper.sim.tir import PROGRAMMATIC, launch_tags
 class Unfinished:
     """An earlier launch that may still run, and the tensors that it uses.
 
-    Attributes
-    ----------
-    lasts : bool
-        Waiting for the launch before this one does not wait for it: that one does not, either.
-    whole : bool
-        It is not simulated: it may store to any byte of the tensors that it stores to.
+    - `lasts`: waiting for the launch before this one does not wait for it: that one does not,
+      either.
+    - `whole`: it is not simulated: it may store to any byte of the tensors that it stores to.
     """
 
     kernel: str
@@ -44,10 +41,7 @@ class LaunchesInFlight:
     those that are promised to be there (`tvm_hopper.early_loads`), and read tensors that a launch
     stores to: results of an earlier call.
 
-    Parameters
-    ----------
-    given : collection of str
-        Tensors of the caller, without those that are promised.
+    - `given`: tensors of the caller, without those that are promised.
     """
 
     def __init__(self, given: Collection[str] = ()) -> None:

@@ -31,10 +31,8 @@ class TensorMapError(VerifyError):
 def device_attribute(args: list[Any], num_sms: int, arch: Arch) -> Any:
     """Answer `runtime.GetDeviceAttr(device_type, device_id, attr_kind)`.
 
-    Raises
-    ------
-    VerifyError
-        The query is for another device than CUDA's, or its answer depends on more than the arch.
+    - raises VerifyError: the query is for another device than CUDA's, or its answer depends on more
+      than the arch.
     """
     device, _, kind = (int(arg) for arg in args)
     if device != CUDA:
@@ -59,12 +57,8 @@ def encode_map(args: list[Any], im2col: bool = False) -> TensorMapArg:
     arguments of cuTensorMapEncodeIm2col in its order, as `runtime.cuTensorMapEncodeTiled` does with
     its own.
 
-    Raises
-    ------
-    TensorMapError
-        The driver would refuse it.
-    VerifyError
-        The arguments are no tensor map's.
+    - raises TensorMapError: the driver would refuse it.
+    - raises VerifyError: the arguments are no tensor map's.
     """
     dtype, rank, pointer, *rest = args
     corners = (rank - 2, rank - 2) if im2col else ()

@@ -23,16 +23,10 @@ Size = Any  # a number, the name of a variable, or an expression of such
 class Argument:
     """One argument of a host function.
 
-    Attributes
-    ----------
-    shape : tuple or None
-        None for a scalar, else ints, names of variables and expressions of them.
-    strides : tuple or None
-        In elements, as far as the function declares them; None: the tensor is compact.
-    elem_offset : int, str or expression
-        Where the elements begin, in elements from the tensor's data.
-    offset_factor : int
-        Divisor of a symbolic `elem_offset`.
+    - `shape`: None for a scalar, else ints, names of variables and expressions of them.
+    - `strides`: in elements, as far as the function declares them; None: the tensor is compact.
+    - `elem_offset`: where the elements begin, in elements from the tensor's data.
+    - `offset_factor`: divisor of a symbolic `elem_offset`.
     """
 
     name: str
@@ -52,10 +46,7 @@ def _size(value: Any) -> Size:
 def signature(host_func: tirx.PrimFunc) -> list[Argument]:
     """Return the arguments of a packed host function, in order.
 
-    Raises
-    ------
-    ValueError
-        Two arguments have the same name.
+    - raises ValueError: two arguments have the same name.
     """
     names: dict[int, str] = {}
     buffers: dict[str, Any] = {}

@@ -51,14 +51,10 @@ class Pointer:
 class Workspace:
     """Global memory that the host function allocates for its kernels, one dimension.
 
-    Attributes
-    ----------
-    name : str
-        That of the TIR buffer, with a number after it where it would be that of another tensor.
-    num_bytes : int
-        Size.
-    dtype : numpy.dtype
-        Type of an element; accesses of another one are legal.
+    - `name`: that of the TIR buffer, with a number after it where it would be that of another
+      tensor.
+    - `num_bytes`: size.
+    - `dtype`: type of an element; accesses of another one are legal.
     """
 
     name: str
@@ -88,12 +84,8 @@ class _Memory:
 class TensorPlacement:
     """Where the elements of an array lie.
 
-    Attributes
-    ----------
-    base : numpy.ndarray
-        All bytes of the memory that the array is a view of, read-only.
-    offset : int
-        Byte of `base` where the array's first element (index 0 in every dimension) begins.
+    - `base` (numpy.ndarray): all bytes of the memory that the array is a view of, read-only.
+    - `offset`: byte of `base` where the array's first element (index 0 in every dimension) begins.
     """
 
     array: np.ndarray
@@ -141,12 +133,8 @@ def find_shared_memory(
 ) -> list[tuple[str, str]]:
     """Return pairs of tensors that have memory in common: one that is stored to, and another one.
 
-    Parameters
-    ----------
-    arrays : dict
-        The tensors of a call, as they were given.
-    stored : iterable of str
-        Names of the tensors that some kernel stores to.
+    - `arrays` (dict): the tensors of a call, as they were given.
+    - `stored`: names of the tensors that some kernel stores to.
     """
     names = [name for name in stored if name in arrays]
     pairs = {
@@ -170,15 +158,8 @@ def _span(array: np.ndarray) -> tuple[int, int]:
 class HostTensor:
     """A DLTensor of the host, on the CUDA device.
 
-    Parameters
-    ----------
-    elem_offset : int or None
-        The offset in elements that the function declares; None: it takes the tensor's.
-
-    Raises
-    ------
-    ValueError
-        The array's strides are no whole elements.
+    - `elem_offset`: the offset in elements that the function declares; None: it takes the tensor's.
+    - raises ValueError: the array's strides are no whole elements.
     """
 
     def __init__(self, name: str, array: np.ndarray, elem_offset: int | None = 0) -> None:

@@ -71,12 +71,8 @@ def landing_offsets(
     A row that is shorter than the span of the swizzle is followed by a gap: rows begin at multiples
     of the span, and the gaps are not written (docs/calibration.md; PTX shows only full rows).
 
-    Parameters
-    ----------
-    row, num_rows : int
-        Elements of the innermost dimension, and how many such rows the box has.
-    phase : int
-        The destination's offset in its 1024-byte swizzle atom, in bytes.
+    - `row`, `num_rows`: elements of the innermost dimension, and how many such rows the box has.
+    - `phase`: the destination's offset in its 1024-byte swizzle atom, in bytes.
     """
     pitch = max(row * itemsize, swizzle_bytes)
     plain = np.arange(num_rows, dtype=np.int64)[:, None] * pitch + np.arange(row) * itemsize
@@ -86,10 +82,8 @@ def landing_offsets(
 def landed_bytes(start: int, landing: np.ndarray, itemsize: int) -> tuple[Any, int, int]:
     """Return the bytes of shared memory that a box lies in, and the first byte after them.
 
-    Returns
-    -------
-    tuple
-        A slice and 1, or where there are gaps the first byte of each element and its size; the end.
+    - returns (tuple): a slice and 1, or where there are gaps the first byte of each element and its
+      size; the end.
     """
     reach = (int(landing.max()) + 1) * itemsize if len(landing) else 0
     if reach == len(landing) * itemsize:
@@ -100,12 +94,10 @@ def landed_bytes(start: int, landing: np.ndarray, itemsize: int) -> tuple[Any, i
 class BoundTensorMap:
     """A tensor map bound to the region it describes.
 
-    Attributes
-    ----------
-    address : int
-        Where its 128 bytes lie; in arithmetic the map is this number, as a pointer to it is.
-    is_parameter : bool
-        Whether they are a kernel's parameter, which nothing changes while the kernel runs.
+    - `address`: where its 128 bytes lie; in arithmetic the map is this number, as a pointer to it
+      is.
+    - `is_parameter`: whether they are a kernel's parameter, which nothing changes while the kernel
+      runs.
     """
 
     __array_ufunc__ = None  # numpy leaves a sum with it to `__radd__`
@@ -134,15 +126,9 @@ class BoundTensorMap:
     def select(self, coords: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return global byte offsets of a box, innermost fastest, and which are inside.
 
-        Parameters
-        ----------
-        coords : sequence of int
-            Start, innermost first.
-
-        Returns
-        -------
-        tuple
-            int64 offsets (num_elements,), and booleans of the same shape or None (all inside).
+        - `coords` (sequence of int): start, innermost first.
+        - returns (tuple): int64 offsets (num_elements,), and booleans of the same shape or None
+          (all inside).
         """
         rank = len(self.counts)
         offsets = np.full((1,) * rank, self.arg.byte_offset, np.int64)
@@ -162,10 +148,7 @@ class BoundTensorMap:
     def ends(self, coords: Any) -> np.ndarray:
         """Return the lowest and the highest byte offset of a box that lie inside; none if none do.
 
-        Parameters
-        ----------
-        coords : sequence of int
-            Start, innermost first.
+        - `coords` (sequence of int): start, innermost first.
         """
         ends = np.full(2, self.arg.byte_offset, np.int64)
         for start, count, step, size, stride in zip(

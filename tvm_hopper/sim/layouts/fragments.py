@@ -56,14 +56,9 @@ def _registers(elements: int, per_register: int) -> tuple[np.ndarray, np.ndarray
 def places_of_a(rows: int, depth: int, per_register: int) -> Places:
     """Return where the elements of A belong.
 
-    Parameters
-    ----------
-    rows : int
-        8 or 16.
-    depth : int
-        Elements of k that the fragment holds: half of the instruction's for a sparse A.
-    per_register : int
-        Elements in a register: 1, 2, 4, 8 or 32.
+    - `rows`: 8 or 16.
+    - `depth`: elements of k that the fragment holds: half of the instruction's for a sparse A.
+    - `per_register`: elements in a register: 1, 2, 4, 8 or 32.
     """
     register, inside = _registers(rows * depth // len(LANES), per_register)
     upper, step = (register % 2 * 8, register // 2) if rows == 16 else (0 * register, register)
@@ -88,12 +83,8 @@ def places_of_c(rows: int) -> Places:
 def quad_places(operand: str, layout: str) -> Places:
     """Return where the elements of m8n8k4 with f16 belong.
 
-    Parameters
-    ----------
-    operand : str
-        "a", "b", or "c" for C and D.
-    layout : str
-        "row" or "col" of A and B; the type of C or D, "f16" or "f32".
+    - `operand`: "a", "b", or "c" for C and D.
+    - `layout`: "row" or "col" of A and B; the type of C or D, "f16" or "f32".
     """
     i = np.arange(8 if operand == "c" else 4)[None, :]
     across = {  # (operand, layout): row, column
@@ -110,12 +101,8 @@ def quad_places(operand: str, layout: str) -> Places:
 def registers_of(matrices: np.ndarray, transposed: bool) -> np.ndarray:
     """Return the registers of 32 lanes, uint32 (n, 32).
 
-    Parameters
-    ----------
-    matrices : np.ndarray
-        uint16, shape (n, 8, 8).
-    transposed : bool
-        `.trans`.
+    - `matrices` (np.ndarray): uint16, shape (n, 8, 8).
+    - `transposed`: `.trans`.
     """
     if transposed:
         matrices = matrices.transpose(0, 2, 1)

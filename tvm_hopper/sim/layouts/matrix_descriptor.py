@@ -64,21 +64,11 @@ class MatrixDescriptor:
     def addresses(self, major: str, rows: int, depth: int, itemsize: int) -> np.ndarray:
         """Return the byte address of every element that one instruction reads.
 
-        Parameters
-        ----------
-        major : str
-            "k" or "mn": the direction in which neighbours in memory follow each other.
-        rows : int
-            m of A, n of B.
-        depth : int
-            k of the instruction.
-        itemsize : int
-            Bytes of an element.
-
-        Returns
-        -------
-        np.ndarray
-            int64, shape (rows, depth).
+        - `major`: "k" or "mn": the direction in which neighbours in memory follow each other.
+        - `rows`: m of A, n of B.
+        - `depth`: k of the instruction.
+        - `itemsize`: bytes of an element.
+        - returns (np.ndarray): int64, shape (rows, depth).
         """
         sizes = {"T": 16 // itemsize}
         strides = {"1": itemsize, "T": 16, "LBO": self.leading_bytes, "SBO": self.stride_bytes}
@@ -143,14 +133,9 @@ def _places(span: int) -> np.ndarray:
 def swizzled(addresses: np.ndarray, span: int, first_line: int = 0) -> np.ndarray:
     """Return the shared-memory addresses at which a mode puts the elements of plain addresses.
 
-    Parameters
-    ----------
-    addresses : np.ndarray
-        Bytes, int64, any shape.
-    span : int
-        Bytes of the mode: 0 (none), 32, 64 or 128.
-    first_line : int
-        Line of 128 bytes, modulo the drawing, at which a repetition begins.
+    - `addresses` (np.ndarray): bytes, int64, any shape.
+    - `span`: bytes of the mode: 0 (none), 32, 64 or 128.
+    - `first_line`: line of 128 bytes, modulo the drawing, at which a repetition begins.
     """
     places = _places(span)
     shift = first_line * LINE

@@ -90,10 +90,7 @@ def _truths(warp: Any, cut: LoopCut, iterations: range) -> list[np.ndarray]:
 def check_balance(warps: list[Any]) -> None:
     """Check that the iterations left out leave no trace.
 
-    Raises
-    ------
-    ShortcutError
-        They do, or it is unknown: all iterations have to run.
+    - raises ShortcutError: they do, or it is unknown: all iterations have to run.
     """
     arrivals: Counter[Any] = Counter()
     waits: dict[Any, list[int]] = {}

@@ -49,14 +49,10 @@ _ROUNDS = 8  # rounds of propagation through registers
 class CutPlan:
     """Loops that runs of one kernel may cut.
 
-    Attributes
-    ----------
-    refused : str
-        Why data must be computed with, and all loops run; empty if they need not.
-    cuts : tuple of (For, LoopCut)
-        Loops that may be cut in every run.
-    storing : tuple of (For, LoopCut)
-        Loops that may be cut if another run does all their iterations.
+    - `refused`: why data must be computed with, and all loops run; empty if they need not.
+    - `cuts` (tuple of (For, LoopCut)): loops that may be cut in every run.
+    - `storing` (tuple of (For, LoopCut)): loops that may be cut if another run does all their
+      iterations.
     """
 
     refused: str
@@ -121,12 +117,8 @@ def _instructions(body: Any) -> bool:
 def plan_cuts(func: tirx.PrimFunc, scalars: Mapping[str, int]) -> CutPlan:
     """Decide which loops may be cut.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    scalars : dict
-        Integer parameters of the launch, by name.
+    - `func`: final device function.
+    - `scalars`: integer parameters of the launch, by name.
     """
     return _planned(func, tuple(sorted(scalars.items())))
 

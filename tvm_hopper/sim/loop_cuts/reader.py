@@ -77,19 +77,12 @@ class RefusedError(Exception):
 class Reader:
     """Walks statements with known facts about variables and registers.
 
-    Attributes
-    ----------
-    period : int
-        Iterations after which the whole loop body repeats.
-    place_period : int
-        Iterations after which all places in global memory have moved on by equal steps: a period
-        touches the ends of each row of such places.
-    stores : bool
-        Whether something is stored to global memory.
-    synchronises : bool
-        Whether there is any instruction.
-    thresholds : list of Threshold
-        Conditions that do not repeat.
+    - `period` (int): iterations after which the whole loop body repeats.
+    - `place_period` (int): iterations after which all places in global memory have moved on by
+      equal steps: a period touches the ends of each row of such places.
+    - `stores` (bool): whether something is stored to global memory.
+    - `synchronises` (bool): whether there is any instruction.
+    - `thresholds` (list of Threshold): conditions that do not repeat.
     """
 
     def __init__(

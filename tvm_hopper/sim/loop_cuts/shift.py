@@ -23,14 +23,9 @@ from tvm_hopper.sim.tir import dtype_of, numpy_dtype, short_name
 class Shift(NamedTuple):
     """A claim on an expression.
 
-    Attributes
-    ----------
-    period, step : int
-        In iterations of the loop, and the increase of the value after them.
-    positive : bool
-        Whether the value is known to be no less than zero.
-    value : int or None
-        The value itself, where it is a constant.
+    - `period`, `step`: in iterations of the loop, and the increase of the value after them.
+    - `positive`: whether the value is known to be no less than zero.
+    - `value`: the value itself, where it is a constant.
     """
 
     period: int = 1
@@ -53,14 +48,10 @@ Moved = Shift | _Data | None  # None: computed from no data, and nothing more is
 class Known:
     """Facts known at an expression.
 
-    Attributes
-    ----------
-    values : dict
-        By variable, and by buffer variable: of the address of its first byte. Others do not move.
-    registers : dict
-        Claims about registers, by buffer and element.
-    tainted : set
-        Register buffers that hold data.
+    - `values` (dict): by variable, and by buffer variable: of the address of its first byte. Others
+      do not move.
+    - `registers` (dict): claims about registers, by buffer and element.
+    - `tainted` (set): register buffers that hold data.
     """
 
     values: dict[Any, Moved] = field(default_factory=dict)

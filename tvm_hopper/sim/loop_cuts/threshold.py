@@ -28,18 +28,11 @@ MAX_INSIDE = 1 << 12  # iterations of an inner loop that a condition may also de
 class Threshold:
     """One condition in the body of one loop.
 
-    Attributes
-    ----------
-    var : Var
-        Of the loop.
-    outer : tuple of Var
-        Of the loops around it, outermost first.
-    inner : tuple of (Var, range)
-        Inner loops that it depends on; at most one.
-    before : tuple of (Var, closure)
-        Values that are bound before it, in order.
-    test : closure
-        The condition.
+    - `var` (Var): of the loop.
+    - `outer` (tuple of Var): of the loops around it, outermost first.
+    - `inner` (tuple of (Var, range)): inner loops that it depends on; at most one.
+    - `before` (tuple of (Var, closure)): values that are bound before it, in order.
+    - `test`: the condition.
     """
 
     var: Any
@@ -53,19 +46,10 @@ class Threshold:
     ) -> np.ndarray:
         """Return the condition in each iteration, shape (iterations, iterations of the inner loop).
 
-        Parameters
-        ----------
-        known : dict
-            Block indices and parameters.
-        around : sequence of int
-            Values of the variables of `outer`.
-        iterations : range
-            Values of the loop variable.
-
-        Raises
-        ------
-        ValueError
-            It depends on something else.
+        - `known` (dict): block indices and parameters.
+        - `around`: values of the variables of `outer`.
+        - `iterations`: values of the loop variable.
+        - raises ValueError: it depends on something else.
         """
         env: Env = {**known, **dict(zip(self.outer, around, strict=False))}
         env[self.var] = np.asarray(iterations)[:, None]
@@ -90,14 +74,9 @@ def threshold_of(
 ) -> Threshold | None:
     """Return a condition as one on iterations; None if it depends on more than is known.
 
-    Parameters
-    ----------
-    inside : dict
-        Values of the loop variables inside; None where they are not constant.
-    bound : dict
-        Expressions of variables that are bound before it, in order.
-    scalars : iterable of Var
-        Block indices and parameters.
+    - `inside` (dict): values of the loop variables inside; None where they are not constant.
+    - `bound` (dict): expressions of variables that are bound before it, in order.
+    - `scalars` (iterable of Var): block indices and parameters.
     """
     leaves = _leaves(node, bound)
     inner = [(leaf, inside[leaf]) for leaf in inside if leaf in leaves]

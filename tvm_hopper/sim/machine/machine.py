@@ -37,10 +37,7 @@ MOST_WARPS = 1 << 12  # warps resident together, unless they wait for more
 def check_policy(policy: str, num_warps: int | None = None) -> None:
     """Refuse a policy that is none, or that starves a role which a block of `num_warps` has not.
 
-    Raises
-    ------
-    ValueError
-        With the legal ones.
+    - raises ValueError: with the legal ones.
     """
     name, _, role = str(policy).partition(":")
     legal = name in POLICIES and (name == "starve") == bool(role)

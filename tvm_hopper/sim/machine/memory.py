@@ -50,10 +50,8 @@ class Region:
     def begin_store(self) -> None:
         """Refuse a store to memory shared with its owner: a run must own memory that it changes.
 
-        Raises
-        ------
-        ShortcutError
-            The address came from where translation does not look (memory): run it again, watched.
+        - raises ShortcutError: the address came from where translation does not look (memory): run
+          it again, watched.
         """
         if self.constant:
             raise ShortcutError(f"{self.name} is stored to, which no statement shows")

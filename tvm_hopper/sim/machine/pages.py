@@ -60,10 +60,7 @@ def available_bytes() -> int:
 def fill_repeating(flat: np.ndarray, pattern: np.ndarray) -> None:
     """Fill an array with a pattern over and over; a large one shares its pages, till it is written.
 
-    Raises
-    ------
-    MemoryError
-        It does not fit into memory, and its pages cannot be shared here.
+    - raises MemoryError: it does not fit into memory, and its pages cannot be shared here.
     """
     address = flat.__array_interface__["data"][0]
     if flat.nbytes >= LARGE and address % mmap.PAGESIZE == 0 and hasattr(os, "memfd_create"):

@@ -20,12 +20,8 @@ from tvm_hopper.sim.machine.lanes import LANES, is_lanes, register
 class HeldRegisters:
     """The bytes of one register array that hold a value, in each lane.
 
-    Attributes
-    ----------
-    held : numpy.ndarray
-        (32, bytes) bool.
-    left : int
-        Number of bytes that do not: once it is zero, checks and notes are skipped.
+    - `held` (numpy.ndarray): (32, bytes) bool.
+    - `left` (int): number of bytes that do not: once it is zero, checks and notes are skipped.
     """
 
     __slots__ = ("held", "left")
@@ -146,16 +142,10 @@ class RegState:
 class RegRef:
     """Some elements of a register array.
 
-    Attributes
-    ----------
-    array : numpy.ndarray
-        The registers of all lanes, shape (32, n).
-    indices : slice or numpy.ndarray
-        Element numbers.
-    bytes : slice or numpy.ndarray
-        The bytes in `state` that the elements cover.
-    key : tuple
-        Identity of the registers, for chains of wgmma on one accumulator.
+    - `array` (numpy.ndarray): the registers of all lanes, shape (32, n).
+    - `indices` (slice or numpy.ndarray): element numbers.
+    - `bytes` (slice or numpy.ndarray): the bytes in `state` that the elements cover.
+    - `key` (tuple): identity of the registers, for chains of wgmma on one accumulator.
     """
 
     __slots__ = ("array", "bytes", "indices", "key", "state")

@@ -11,14 +11,9 @@ import numpy as np
 class Spread(NamedTuple):
     """What is known of offsets from the first one.
 
-    Attributes
-    ----------
-    low, high : int
-        The least and the greatest.
-    bits : int
-        All of them by a bitwise or: its lowest bit divides each.
-    step : int
-        How far each lies behind the one before; 0 if they differ in that.
+    - `low`, `high`: the least and the greatest.
+    - `bits`: all of them by a bitwise or: its lowest bit divides each.
+    - `step`: how far each lies behind the one before; 0 if they differ in that.
     """
 
     low: int

@@ -381,16 +381,10 @@ class WarpCore(LoadStore):
     ) -> None:
         """Check an access of some bytes against all earlier ones, and record it.
 
-        Parameters
-        ----------
-        offsets : slice or numpy.ndarray
-            Bytes, or int64 starts of `size` bytes each.
-        relies : Reliance or None
-            Knowledge of the access, if other agents than this warp's lanes make it.
-        together : bool
-            Any lane may receive data that another one addresses (ldmatrix).
-        reads : bool
-            The access is an atomic that also reads; a store with an order does not.
+        - `offsets` (slice or numpy.ndarray): bytes, or int64 starts of `size` bytes each.
+        - `relies`: knowledge of the access, if other agents than this warp's lanes make it.
+        - `together`: any lane may receive data that another one addresses (ldmatrix).
+        - `reads`: the access is an atomic that also reads; a store with an order does not.
         """
         if access is None:
             return

@@ -39,18 +39,13 @@ class Groups:
 class BulkCopy:
     """The elements that one lane copies by one instruction.
 
-    Attributes
-    ----------
-    region, offsets : Region, numpy.ndarray
-        Memory and byte of each element: of a load the source, of a store the destination.
-    landing : numpy.ndarray
-        Place of each element on the other side, in elements from an address of shared memory.
-    inside : numpy.ndarray or None
-        Which elements the tensor has; None: all.
-    fill : number
-        Data that a load writes for the others.
-    reduce : str
-        Operation of a reduction, or empty.
+    - `region`, `offsets` (Region, numpy.ndarray): memory and byte of each element: of a load the
+      source, of a store the destination.
+    - `landing` (numpy.ndarray): place of each element on the other side, in elements from an
+      address of shared memory.
+    - `inside` (numpy.ndarray or None): which elements the tensor has; None: all.
+    - `fill` (number): data that a load writes for the others.
+    - `reduce`: operation of a reduction, or empty.
     """
 
     site: int

@@ -15,14 +15,10 @@ from tvm_hopper.sim.races.shadow import ALL_LANES
 class ClusterBarrier(Meeting):
     """The barrier of all threads of a cluster.
 
-    Attributes
-    ----------
-    published : Bundle
-        Knowledge that arrivals of the current generation publish to the cluster.
-    near : dict
-        Knowledge for their own CTA only: relaxed arrivals after a fence of CTA scope.
-    acquirable, acquirable_near : Bundle and dict
-        The same of the generation before.
+    - `published` (Bundle): knowledge that arrivals of the current generation publish to the
+      cluster.
+    - `near` (dict): knowledge for their own CTA only: relaxed arrivals after a fence of CTA scope.
+    - `acquirable`, `acquirable_near` (Bundle and dict): the same of the generation before.
     """
 
     def __init__(self, machine: Any, members: Sequence[Any]) -> None:

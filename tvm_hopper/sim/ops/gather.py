@@ -26,20 +26,12 @@ from tvm_hopper.sim.races.lane_order import lane_bits
 class Gathering(Event):
     """A meeting of some lanes of one warp.
 
-    Attributes
-    ----------
-    parts : list
-        Lanes as bits, and their data, in the order of arrival.
-    needed : int
-        Lanes that have to come, as bits.
-    leaves : bool
-        Lanes may exit instead of arriving.
-    complete : bool
-        All lanes that were needed are there, or will not come.
-    acted : bool
-        A thread has acted for all.
-    generation : int or None
-        Generation of the barrier when a lane acted for all.
+    - `parts` (list): lanes as bits, and their data, in the order of arrival.
+    - `needed`: lanes that have to come, as bits.
+    - `leaves`: lanes may exit instead of arriving.
+    - `complete` (bool): all lanes that were needed are there, or will not come.
+    - `acted` (bool): a thread has acted for all.
+    - `generation` (int or None): generation of the barrier when a lane acted for all.
     """
 
     def __init__(self, name: str, needed: int, leaves: bool) -> None:

@@ -66,26 +66,15 @@ TYPES = frozenset({*BITS, "s32"})
 class FragmentProduct:
     """One form of the instruction: D = A B + C with A of `rows` x `depth` and B of `depth` x 8.
 
-    Attributes
-    ----------
-    depth : int
-        k of the instruction.
-    a_type, b_type, c_type : str
-        PTX names of the types.
-    saturates : bool
-        `.satfinite`.
-    rows : int
-        8 or 16.
-    d_type : str
-        Type of D; empty: that of C.
-    layouts : tuple of str
-        "row" or "col" for A and B, in m8n8k4 with f16: the fragments depend on it.
-    bit_operation : str
-        "xor" or "and", for b1.
-    rounding : str
-        Rounding mode of f64.
-    sparse : bool
-        Whether A holds half of its elements, selected by metadata.
+    - `depth`: k of the instruction.
+    - `a_type`, `b_type`, `c_type`: PTX names of the types.
+    - `saturates`: `.satfinite`.
+    - `rows`: 8 or 16.
+    - `d_type`: type of D; empty: that of C.
+    - `layouts`: "row" or "col" for A and B, in m8n8k4 with f16: the fragments depend on it.
+    - `bit_operation`: "xor" or "and", for b1.
+    - `rounding`: rounding mode of f64.
+    - `sparse`: whether A holds half of its elements, selected by metadata.
     """
 
     depth: int
@@ -147,14 +136,9 @@ class FragmentProduct:
     def matrix(self, operand: str, kind: str, raw: np.ndarray) -> np.ndarray:
         """Return an operand as matrices, float64, shape (products, rows, columns).
 
-        Parameters
-        ----------
-        operand : str
-            "a", "b" or "c". A sparse A is returned as it is stored.
-        kind : str
-            PTX's name of the elements' type.
-        raw : np.ndarray
-            uint8, shape (32, bytes of a lane).
+        - `operand`: "a", "b" or "c". A sparse A is returned as it is stored.
+        - `kind`: PTX's name of the elements' type.
+        - `raw` (np.ndarray): uint8, shape (32, bytes of a lane).
         """
         shape = {
             "a": (self.rows, self.stored_depth),
@@ -173,10 +157,7 @@ class FragmentProduct:
         Products of these types but f64 are exact in float64; the sum is rounded once. For f64 it is
         a chain of fused multiply-adds, k upwards.
 
-        Parameters
-        ----------
-        metadata : np.ndarray, optional
-            Of a sparse A: `sparse_metadata.gathered`.
+        - `metadata` (np.ndarray): of a sparse A: `sparse_metadata.gathered`.
         """
         total = self._sum(*self.operands(a, b, c, metadata))
         found = total[self.places("c", self.result_type)]
@@ -233,10 +214,7 @@ def find_product(
 ) -> FragmentProduct | None:
     """Return the form of an instruction, None for one that PTX does not have.
 
-    Parameters
-    ----------
-    types : tuple of str
-        Of A, B and C, as PTX names them; that of D is C's if `d_type` is empty.
+    - `types`: of A, B and C, as PTX names them; that of D is C's if `d_type` is empty.
     """
     a, _, c = types
     sums = (c, d_type or c)

@@ -44,16 +44,10 @@ def described_by(value: int) -> MatrixDescriptor:
 class SharedOperand(NamedTuple):
     """One operand in shared memory.
 
-    Attributes
-    ----------
-    key : tuple
-        Of `operand_offsets` and `operand_chunks`.
-    start : int
-        Byte that their offsets count from.
-    chunks : numpy.ndarray
-        Byte offsets of the pieces that it is made of, `chunk` bytes each.
-    dtype : numpy.dtype
-        Of its elements.
+    - `key`: of `operand_offsets` and `operand_chunks`.
+    - `start`: byte that their offsets count from.
+    - `chunks` (numpy.ndarray): byte offsets of the pieces that it is made of, `chunk` bytes each.
+    - `dtype`: of its elements.
     """
 
     key: tuple[int, str, int, int, int]
@@ -76,12 +70,8 @@ def stored_as(kind: str, depth: int) -> tuple[np.dtype, int]:
 def widened(values: np.ndarray, kind: str) -> np.ndarray:
     """Return elements as numbers whose products are exact: float32, float64 for integers.
 
-    Parameters
-    ----------
-    values : np.ndarray
-        Shape (rows, depth), as `stored_as` has them.
-    kind : str
-        PTX's name of their type.
+    - `values` (np.ndarray): shape (rows, depth), as `stored_as` has them.
+    - `kind`: PTX's name of their type.
     """
     if kind == "tf32":
         return round_tf32(values.astype(np.float32))

@@ -34,16 +34,10 @@ def gathered(words: np.ndarray, kind: str, depth: int, selector: int) -> np.ndar
     and the next lane the next four chunks. Where elements are of 8 or 4 bits a lane has 32 bits of
     one row: lanes of even number row g, of odd number row g + 8, the next two the next columns.
 
-    Parameters
-    ----------
-    words : np.ndarray
-        uint32, of all 32 lanes.
-    kind : str
-        Type of A.
-    depth : int
-        k of the instruction.
-    selector : int
-        The first lane, the first pair of lanes, or 0.
+    - `words` (np.ndarray): uint32, of all 32 lanes.
+    - `kind`: type of A.
+    - `depth`: k of the instruction.
+    - `selector`: the first lane, the first pair of lanes, or 0.
     """
     count = holders(kind, depth)
     lanes = np.arange(count) + selector * count
@@ -60,10 +54,7 @@ def gathered(words: np.ndarray, kind: str, depth: int, selector: int) -> np.ndar
 def meaningless(fields: np.ndarray, kind: str, ordered: bool) -> np.ndarray:
     """Return the values of fields that PTX gives no meaning, without repetition.
 
-    Parameters
-    ----------
-    ordered : bool
-        `mma.sp::ordered_metadata`, whose first index is the smaller one.
+    - `ordered`: `mma.sp::ordered_metadata`, whose first index is the smaller one.
     """
     values = np.unique(fields)
     if kind == "tf32":

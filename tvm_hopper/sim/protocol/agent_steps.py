@@ -95,16 +95,10 @@ def issuers_of(agents: Iterable[Issued]) -> dict[Key, list[int]]:
 class ClusterPart:
     """One agent's part in the cluster barrier.
 
-    Attributes
-    ----------
-    threads : int
-        How many of its threads come, or exit.
-    times : int
-        How often it arrives.
-    ends : int
-        Step at which it has exited.
-    pending : bool
-        It exits without waiting for the generation that it arrived in last.
+    - `threads`: how many of its threads come, or exit.
+    - `times`: how often it arrives.
+    - `ends`: step at which it has exited.
+    - `pending`: it exits without waiting for the generation that it arrived in last.
     """
 
     threads: int

@@ -37,14 +37,9 @@ MAX_ITERATIONS = 9  # 2 S + 1 for a ring of four slots
 class SkeletonReport:
     """Result of running or exploring the skeleton.
 
-    Attributes
-    ----------
-    findings : tuple[Finding, ...]
-        Broken rules; an INCOMPLETE finding where something was not covered.
-    states : int
-        States visited.
-    covers : str
-        Which CTAs and how many iterations, in words.
+    - `findings`: broken rules; an INCOMPLETE finding where something was not covered.
+    - `states`: states visited.
+    - `covers`: which CTAs and how many iterations, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -124,10 +119,8 @@ def extract_skeletons(
     cluster depend on `given`, all clusters are traced, and one of each kind is returned. With
     `folded` one agent stands for all alike ones of a CTA.
 
-    Raises
-    ------
-    UnanalysableError
-        Synchronisation depends on data, or uses an instruction that the skeleton lacks.
+    - raises UnanalysableError: synchronisation depends on data, or uses an instruction that the
+      skeleton lacks.
     """
     boxes = box_bytes(host_func, func)
 
@@ -358,21 +351,14 @@ def explore_skeleton(
 ) -> SkeletonReport:
     """Explore every interleaving of the first and of the last cluster's roles.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    host_func : tvm.tirx.PrimFunc or None
-        Final host function: it defines the bytes that each copy delivers. Without it each
-        copy delivers the expected bytes.
-    max_states, max_iterations : int
-        Budgets: states in all, iterations of any loop. If roles with cut loops block each other,
-        every iteration is followed before a deadlock is reported.
-    given : dict
-        Integers in memory, by parameter. Loops and conditions may follow from them: then one
-        cluster of each kind is explored, and the findings hold for these integers only.
-    budget_s : float
-        Seconds in all; findings made within them are valid.
+    - `func`: final device function.
+    - `host_func`: final host function: it defines the bytes that each copy delivers. Without it
+      each copy delivers the expected bytes.
+    - `max_states`, `max_iterations`: budgets: states in all, iterations of any loop. If roles with
+      cut loops block each other, every iteration is followed before a deadlock is reported.
+    - `given`: integers in memory, by parameter. Loops and conditions may follow from them: then one
+      cluster of each kind is explored, and the findings hold for these integers only.
+    - `budget_s`: seconds in all; findings made within them are valid.
     """
     end = (begun := monotonic()) + budget_s
     try:
@@ -456,10 +442,7 @@ def run_skeleton(
     A loop that is cut may make right roles disagree, so a deadlock is believed only when it stays
     without the cut. There are several skeletons if loops depend on `given`.
 
-    Raises
-    ------
-    UnanalysableError
-        As `extract_skeletons`.
+    - raises UnanalysableError: as `extract_skeletons`.
     """
     skeletons = extract_skeletons(func, host_func, max_iterations, False, True, given, folded=True)
     findings = [one for skeleton in skeletons for one in _check_skeleton(skeleton)]

@@ -27,16 +27,10 @@ def given_integers(
 ) -> dict[Any, np.ndarray]:
     """Return the arrays of a launch's parameters that are integers and stay unchanged.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    params : dict
-        Arguments of its parameters, see `Launch.bind`.
-    values : dict
-        Tensors whose elements are known, by name.
-    stored : set of str
-        Tensors that some launch stores to.
+    - `func` (tvm.tirx.PrimFunc): final device function.
+    - `params` (dict): arguments of its parameters, see `Launch.bind`.
+    - `values` (dict): tensors whose elements are known, by name.
+    - `stored`: tensors that some launch stores to.
     """
     found = {}
     others = [values[name] for name in stored if isinstance(values.get(name), np.ndarray)]

@@ -25,20 +25,13 @@ from tvm_hopper.sim.tir import (
 class Emitter:
     """How one instruction becomes an event.
 
-    Attributes
-    ----------
-    kind : str
-        Of the event; empty if it leaves none.
-    operands : list
-        Expressions, or functions of the environment, that give the event's values.
-    constants : tuple
-        Further values, appended.
-    registers : list of (TensorLoad, count, is_write)
-        Registers that the instruction itself touches (not an asynchronous multiply-add).
-    sync : bool
-        Whether control flow around it must be known.
-    effect : callable or None
-        Its effect on the environment.
+    - `kind`: of the event; empty if it leaves none.
+    - `operands` (list): expressions, or functions of the environment, that give the event's values.
+    - `constants` (tuple): further values, appended.
+    - `registers` (list of (TensorLoad, count, is_write)): registers that the instruction itself
+      touches (not an asynchronous multiply-add).
+    - `sync`: whether control flow around it must be known.
+    - `effect` (callable or None): its effect on the environment.
     """
 
     kind: str

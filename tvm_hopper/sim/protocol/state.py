@@ -11,20 +11,13 @@ from tvm_hopper.sim.protocol.agents import Key, Op
 class SystemState(NamedTuple):
     """The position of every agent, and the state of every barrier.
 
-    Attributes
-    ----------
-    positions : tuple of int
-        Next step of each agent.
-    tickets : tuple of int
-        Generation that an agent standing at a block or cluster barrier waits for, -1 if none.
-    targets : tuple of tuple
-        Per agent, for each barrier that it waits on (`System.columns`), the phase whose completion
-        its last wait requested.
-    barriers : tuple of (phase, expected, pending, tx, observed)
-        expected == 0: not initialised.
-    meetings : tuple of (generation, arrived)
-    flight : tuple of int
-        Copies issued and not complete, as indices of (agent, step).
+    - `positions`: next step of each agent.
+    - `tickets`: generation that an agent standing at a block or cluster barrier waits for, -1 if
+      none.
+    - `targets`: per agent, for each barrier that it waits on (`System.columns`), the phase whose
+      completion its last wait requested.
+    - `barriers`: expected == 0: not initialised.
+    - `flight`: copies issued and not complete, as indices of (agent, step).
     """
 
     positions: tuple[int, ...]

@@ -118,10 +118,7 @@ def one_of_each_kind(
 ) -> list[tuple[Position, list[Trace]]]:
     """Trace clusters, and keep the first of each set with equal events.
 
-    Raises
-    ------
-    UnanalysableError
-        There are more than can be followed.
+    - raises UnanalysableError: there are more than can be followed.
     """
     if len(places) > MAX_CLUSTERS:
         raise UnanalysableError(

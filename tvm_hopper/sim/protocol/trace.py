@@ -106,27 +106,17 @@ def trace_cta(
 ) -> Trace:
     """Trace one CTA.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Final device function.
-    block : dict
-        Position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent. `UNKNOWN` where
-        the trace is to hold of CTAs at several positions.
-    max_iterations : int
-        An outermost loop around synchronisation runs at most so often, one around another such loop
-        at most twice; inner loops run in full, since phases count through them. `Trace.truncated`
-        tells whether one was cut.
-    cut_inner : bool
-        Cut inner loops too; then the outermost loop runs once, so that phases still count on.
-    given : dict
-        Integers in memory, by parameter: see `given_integers`.
-
-    Raises
-    ------
-    UnanalysableError
-        A condition, extent or barrier address around synchronisation depends on data; or something
-        that is followed may depend on a position that is not known.
+    - `func`: final device function.
+    - `block` (dict): position by thread tag ("blockIdx.x", "clusterCtaIdx.x"); 0 where absent.
+      `UNKNOWN` where the trace is to hold of CTAs at several positions.
+    - `max_iterations`: an outermost loop around synchronisation runs at most so often, one around
+      another such loop at most twice; inner loops run in full, since phases count through them.
+      `Trace.truncated` tells whether one was cut.
+    - `cut_inner`: cut inner loops too; then the outermost loop runs once, so that phases still
+      count on.
+    - `given`: integers in memory, by parameter: see `given_integers`.
+    - raises UnanalysableError: a condition, extent or barrier address around synchronisation
+      depends on data; or something that is followed may depend on a position that is not known.
     """
     compiled = _compiled(func)
     extents = thread_extents(func)

@@ -109,13 +109,9 @@ class TensorMapClocks:
     synchronizes with an acquire sequence that contains a .acquire proxy fence"; the acquire is of
     the 128 bytes that it names.
 
-    Attributes
-    ----------
-    released : dict
-        By CTA and scope of the release, the knowledge before it.
-    acquired : dict
-        By address of a map, the knowledge that copies after the acquire may rely on when they read
-        it.
+    - `released` (dict): by CTA and scope of the release, the knowledge before it.
+    - `acquired` (dict): by address of a map, the knowledge that copies after the acquire may rely
+      on when they read it.
     """
 
     __slots__ = ("acquired", "released")

@@ -23,14 +23,9 @@ from tvm_hopper.sim.races.shadow import ALL_LANES, AccessLog, MemoryAccess
 class CopyTarget:
     """Where the lanes of a copy write: `size` bytes from each offset.
 
-    Attributes
-    ----------
-    access : MemoryAccess
-        The access that later accesses of these bytes are checked against.
-    region : Region
-        The memory.
-    offsets, lanes : numpy.ndarray
-        Byte offsets, and the lane of each.
+    - `access`: the access that later accesses of these bytes are checked against.
+    - `region` (Region): the memory.
+    - `offsets`, `lanes` (numpy.ndarray): byte offsets, and the lane of each.
     """
 
     log: AccessLog
@@ -55,18 +50,12 @@ class CopyTarget:
 class CopyPart:
     """Copies of some lanes by one instruction.
 
-    Attributes
-    ----------
-    op : PendingOp
-        The copies.
-    lanes : int
-        As bits.
-    events : int
-        As clock bits: a thread that knows one of them knows that the bytes are there.
-    target : CopyTarget or None
-        None if races are not looked for.
-    age : int
-        Groups that these lanes have committed since the group of the copy; -1 until it is in one.
+    - `op` (PendingOp): the copies.
+    - `lanes`: as bits.
+    - `events`: as clock bits: a thread that knows one of them knows that the bytes are there.
+    - `target`: None if races are not looked for.
+    - `age`: groups that these lanes have committed since the group of the copy; -1 until it is in
+      one.
     """
 
     op: Any

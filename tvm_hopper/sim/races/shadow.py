@@ -32,29 +32,17 @@ EARLIER = 1  # number of the access that stands for all those of earlier launche
 class MemoryAccess:
     """One access that later ones are checked against.
 
-    Attributes
-    ----------
-    warp : Warp
-        The warp that executed (or issued) it.
-    epoch : int
-        The warp's epoch, for an access in program order.
-    event : int
-        Bit number of an asynchronous event; -1 for an access in program order.
-    kind : str
-        The proxy, "generic", "async" or "tensormap".
-    rmw : bool
-        A strong access (an atomic, a load or store with an order): two of them do not race, if the
-        scope of each holds the other's thread.
-    scope : str
-        Scope of a strong access.
-    lanes : int
-        The lanes that executed it, as bits.
-    bit : int
-        For an access by some lanes: an event that replaces its epoch, which covers all lanes.
-    wider : int
-        For a piece of an asynchronous access: events of the whole, as clock bits.
-    discards : bool
-        A write that leaves no value.
+    - `warp` (Warp): the warp that executed (or issued) it.
+    - `epoch`: the warp's epoch, for an access in program order.
+    - `event`: bit number of an asynchronous event; -1 for an access in program order.
+    - `kind`: the proxy, "generic", "async" or "tensormap".
+    - `rmw`: a strong access (an atomic, a load or store with an order): two of them do not race, if
+      the scope of each holds the other's thread.
+    - `scope`: scope of a strong access.
+    - `lanes`: the lanes that executed it, as bits.
+    - `bit`: for an access by some lanes: an event that replaces its epoch, which covers all lanes.
+    - `wider`: for a piece of an asynchronous access: events of the whole, as clock bits.
+    - `discards`: a write that leaves no value.
     """
 
     number: int
@@ -96,12 +84,8 @@ class MemoryAccess:
 class AccessLog:
     """Numbers accesses, and interns sets of readers so that a cell holds one integer.
 
-    Attributes
-    ----------
-    first : int
-        Number of this kernel's first access: those below stand for other launches.
-    discarding : list of int
-        The accesses that left no value after it.
+    - `first` (int): number of this kernel's first access: those below stand for other launches.
+    - `discarding` (list of int): the accesses that left no value after it.
     """
 
     def __init__(self) -> None:

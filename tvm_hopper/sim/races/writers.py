@@ -18,11 +18,8 @@ ROWS_AT_ONCE = 1 << 20  # elements that are looked at together
 class ElementWriters:
     """The last writers of one tensor's elements.
 
-    Attributes
-    ----------
-    numbers : numpy.ndarray
-        For each element the number of the access that wrote its first byte; 0: none. It has
-        the shape of the tensor.
+    - `numbers` (numpy.ndarray): for each element the number of the access that wrote its first
+      byte; 0: none. It has the shape of the tensor.
     """
 
     numbers: np.ndarray

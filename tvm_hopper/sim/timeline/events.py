@@ -21,37 +21,22 @@ GLOBAL = {False: "global load", True: "global store"}
 class TimelineEvent(NamedTuple):
     """Something that one warp, or a unit on its behalf, did from `start` to `end`.
 
-    Attributes
-    ----------
-    kind : str
-        "life" (of a warp), "wait", "acquire" (a warp has seen a phase complete that copies fill),
-        "finding", "global load", "global store", or the kind of an asynchronous operation
-        ("TMA load", "wgmma", ...).
-    cta : tuple[int, ...]
-        Block index; of a copy into shared memory that of the CTA where it lands.
-    warp : int
-        Number in its CTA of the waiting or issuing warp; -1: a finding without a warp.
-    start, end : int
-        Scheduler steps; `end` is `NEVER` if the run ended first.
-    name : str
-        Barrier or group of a wait; tensor of a global access; rule of a finding.
-    statement : str
-        TIR text, shortened.
-    it : tuple[int, ...]
-        Values of the loop variables around it.
-    barrier, slot, phase, place : str, int, int, str
-        The buffer of an mbarrier; its number there, in the order of initialisation; which of its
-        phases, from 0; and its name in findings.
-    addresses : tuple[int, ...]
-        Offsets in shared memory of the copied or multiplied tiles.
-    num_bytes : int
-        Bytes that a copy moves.
-    number : int
-        Number of the commit group in the warp, or of the finding in the result.
-    issued_by : str
-        The issuing warp, if it belongs to another CTA.
-    launch : int
-        Number of the launch.
+    - `kind`: "life" (of a warp), "wait", "acquire" (a warp has seen a phase complete that copies
+      fill), "finding", "global load", "global store", or the kind of an asynchronous operation
+      ("TMA load", "wgmma", ...).
+    - `cta`: block index; of a copy into shared memory that of the CTA where it lands.
+    - `warp`: number in its CTA of the waiting or issuing warp; -1: a finding without a warp.
+    - `start`, `end`: scheduler steps; `end` is `NEVER` if the run ended first.
+    - `name`: barrier or group of a wait; tensor of a global access; rule of a finding.
+    - `statement`: TIR text, shortened.
+    - `it`: values of the loop variables around it.
+    - `barrier`, `slot`, `phase`, `place`: the buffer of an mbarrier; its number there, in the order
+      of initialisation; which of its phases, from 0; and its name in findings.
+    - `addresses`: offsets in shared memory of the copied or multiplied tiles.
+    - `num_bytes`: bytes that a copy moves.
+    - `number`: number of the commit group in the warp, or of the finding in the result.
+    - `issued_by`: the issuing warp, if it belongs to another CTA.
+    - `launch`: number of the launch.
     """
 
     kind: str
@@ -76,12 +61,8 @@ class TimelineEvent(NamedTuple):
 class Recorder:
     """Keeps the events of one run, at most `MAX_EVENTS`.
 
-    Attributes
-    ----------
-    on : bool
-        Whether anything is kept.
-    left_out : int
-        Events that were one too many.
+    - `on` (bool): whether anything is kept.
+    - `left_out` (int): events that were one too many.
     """
 
     def __init__(self, machine: Any) -> None:

@@ -37,12 +37,8 @@ def role_spans(
 ) -> list[Span]:
     """Return the spans of one role.
 
-    Parameters
-    ----------
-    events : sequence of TimelineEvent
-        Of one CTA.
-    last : int
-        The last step of the run.
+    - `events`: of one CTA.
+    - `last`: the last step of the run.
     """
     changes = [
         (at, order, warp, state)

@@ -21,14 +21,9 @@ def lanes_of(
 ) -> tuple[list[Lane], list[WarpRole], Rings, str]:
     """Return the lanes of one CTA, its roles and rings, and a sentence on warps in no lane.
 
-    Parameters
-    ----------
-    events : sequence of TimelineEvent
-        Events of that CTA in one launch.
-    last : int
-        The last step of the run.
-    prefix : str
-        Prefix of the names of lanes.
+    - `events`: events of that CTA in one launch.
+    - `last`: the last step of the run.
+    - `prefix`: prefix of the names of lanes.
     """
     rings = Rings(events)
     roles, idle = roles_of(events, rings)

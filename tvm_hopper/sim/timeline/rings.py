@@ -30,11 +30,8 @@ class Fill(NamedTuple):
 class Rings:
     """The rings of one CTA, and names for its barriers.
 
-    Attributes
-    ----------
-    place : dict
-        Of each barrier that copies complete on: the name of its ring, its stage, and how many
-        stages there are.
+    - `place` (dict): of each barrier that copies complete on: the name of its ring, its stage, and
+      how many stages there are.
     """
 
     def __init__(self, events: Iterable[TimelineEvent]) -> None:

@@ -38,12 +38,8 @@ def roles_of(
 ) -> tuple[list[WarpRole], tuple[int, ...]]:
     """Return the roles of one CTA's warps, and the warps that have nothing to do.
 
-    Parameters
-    ----------
-    events : iterable of TimelineEvent
-        Of one CTA.
-    rings : Rings
-        Of that CTA.
+    - `events`: of one CTA.
+    - `rings`: of that CTA.
     """
     does: dict[int, set[str]] = defaultdict(set)
     waits: dict[int, str] = defaultdict(str)

@@ -23,20 +23,12 @@ Facts = dict[str, str | int]
 class Span:
     """One bar.
 
-    Attributes
-    ----------
-    row : int
-        In its lane.
-    start, end : int
-        In half steps, or units of the axis.
-    kind : str
-        "active", "wait", "copy", "product", "store" or "global".
-    label : str
-        Text inside: the step of the ring, or the target of the wait.
-    stage, step : int
-        Of the ring; -1 if of none.
-    facts : dict
-        Further details, by name.
+    - `row`: in its lane.
+    - `start`, `end`: in half steps, or units of the axis.
+    - `kind`: "active", "wait", "copy", "product", "store" or "global".
+    - `label`: text inside: the step of the ring, or the target of the wait.
+    - `stage`, `step`: of the ring; -1 if of none.
+    - `facts`: further details, by name.
     """
 
     row: int

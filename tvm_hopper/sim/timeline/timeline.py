@@ -124,19 +124,11 @@ class Timeline:
     ) -> list[tuple[str, int, int]]:
         """Return the parts of the axis to draw, each with a name.
 
-        Parameters
-        ----------
-        first, last : int or None
-            How many steps of the ring to show from its begin, and before its end.
-        window : (int, int) or None
-            Scheduler steps, from the one up to the other. Without any of the three: all of a short
-            run; of a long one its prologue, some steps in the middle (around the first finding, if
-            there is one) and its end.
-
-        Raises
-        ------
-        ValueError
-            A window that is empty, or steps of a run that has no ring.
+        - `first`, `last`: how many steps of the ring to show from its begin, and before its end.
+        - `window`: scheduler steps, from the one up to the other. Without any of the three: all of
+          a short run; of a long one its prologue, some steps in the middle (around the first
+          finding, if there is one) and its end.
+        - raises ValueError: a window that is empty, or steps of a run that has no ring.
         """
         end = len(self._moments) - 1
         if window is not None:
@@ -206,19 +198,10 @@ class Timeline:
     ) -> Any:
         """Return a matplotlib figure: the bars of a stage in one colour, waits hatched.
 
-        Parameters
-        ----------
-        first, last, window
-            Part to show: see `windows`.
-        max_lanes : int
-            How many lanes, from above.
-
-        Raises
-        ------
-        ValueError
-            As `windows`.
-        HopperError
-            matplotlib is not installed.
+        - `first`, `last`, `window`: part to show: see `windows`.
+        - `max_lanes`: how many lanes, from above.
+        - raises ValueError: as `windows`.
+        - raises HopperError: matplotlib is not installed.
         """
         require_packages("timeline.figure", "matplotlib")
         from tvm_hopper.sim.timeline.picture import draw
@@ -228,10 +211,7 @@ class Timeline:
     def html(self, path: str | Path) -> Path:
         """Write one HTML file that needs no network: lanes to move and zoom, and the findings.
 
-        Raises
-        ------
-        HopperError
-            Bokeh is not installed.
+        - raises HopperError: bokeh is not installed.
         """
         require_packages("timeline.html", "bokeh")
         from tvm_hopper.sim.timeline.page import page

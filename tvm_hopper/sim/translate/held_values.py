@@ -33,14 +33,9 @@ _COMPUTES = ("cvta", "mapa", "isspacep", "getctarank")  # addresses from address
 class HeldNeed:
     """Part of a value that may hold nothing.
 
-    Attributes
-    ----------
-    guard : str
-        Python text that is false if no check is needed.
-    text : str
-        Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
-    name : str
-        Name of the registers.
+    - `guard`: Python text that is false if no check is needed.
+    - `text`: Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
+    - `name`: name of the registers.
     """
 
     guard: str

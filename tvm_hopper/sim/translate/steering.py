@@ -108,12 +108,8 @@ def _computes(call: ir.Call) -> bool:
 class _Steering:
     """Walks a function once.
 
-    Attributes
-    ----------
-    roots : set
-        Values that steer by themselves.
-    sources : dict
-        Sources of each register array and variable.
+    - `roots` (set): values that steer by themselves.
+    - `sources` (dict): sources of each register array and variable.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:

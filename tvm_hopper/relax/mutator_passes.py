@@ -1,0 +1,40 @@
+"""Passes that are one mutator of a module's Relax functions.
+
+WideScans = mutator_pass("WideScans", _Scans)    # WideScans()(mod)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+
+def mutator_pass(name: str, mutator: Callable[[tvm.IRModule], Any]) -> Callable[[], Any]:
+    """Return the maker of a pass that lets a mutator rewrite what no library computes."""
+
+    @tvm.transform.module_pass(opt_level=0, name=f"tvm_hopper.{name}")
+    def rewrite(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return rewrite_functions(mod, mutator(mod), is_for_library)
+
+    return lambda: rewrite
+
+
+def rewrite_functions(
+    mod: tvm.IRModule, rewriter: Any, is_left: Callable[[Any], bool] = lambda _: False
+) -> tvm.IRModule:
+    """Return a module with its Relax functions rewritten, as far as the rewriter has `changed`."""
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not is_left(func):
+            rewriter.changed = False
+            new = rewriter.visit_expr(func)
+            if rewriter.changed:
+                rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
+    return rewriter.builder_.get()
+
+
+def is_for_library(func: relax.Function) -> bool:
+    """Tell a function that a library computes."""
+    return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)

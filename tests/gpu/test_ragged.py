@@ -7,6 +7,7 @@ from tvm import s_tir
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tests.schedule.test_sorted_rows import experts
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing.ragged import UNTOUCHED, ragged
 
@@ -100,6 +101,22 @@ def test_rows_that_a_tensor_names():
     torch.cuda.synchronize()
     want = torch.full_like(out, UNTOUCHED, dtype=torch.float64)
     want[order] = torch.cat(reference(a[order], b, np.diff(first).tolist(), first))
+    torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=3e-3)
+
+
+@pytest.mark.parametrize("named", ["any", "one"])
+def test_rows_that_name_their_matrix_are_sorted(named):
+    """The tokens of a model's experts."""
+    rows, columns, depth, matrices = 512, 1024, 512, 8
+    func = experts(rows, columns, depth, matrices)
+    run = built(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+    a = torch.randn(rows, depth, 1, device="cuda").half()
+    b = torch.randn(matrices, columns, depth, device="cuda").half()
+    e = torch.randint(0, matrices if named == "any" else 1, (rows,), device="cuda")
+    out = torch.full((rows, columns, 1), float("nan"), device="cuda")
+    run(b, e, a, out)
+    torch.cuda.synchronize()
+    want = torch.stack([b[int(x)].double() @ y.double() for x, y in zip(e, a, strict=True)])
     torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=3e-3)
 
 

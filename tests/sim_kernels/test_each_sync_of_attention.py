@@ -55,6 +55,7 @@ test_the_kernel_is_clean, test_simulator_misses_it, test_every_sync_is_in_the_ta
     right, REMOVED, WORK, POLICIES
 )
 
+
 @functools.cache
 def persistent() -> tuple[Program, dict[str, Any]]:
     """Return a kernel whose one thread block computes a tile of two steps, then one of one."""

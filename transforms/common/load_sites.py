@@ -33,7 +33,6 @@ from tvm_hopper.requests.keys import (
 
 from .channel import completes_by_group, find_loads, is_load
 
-
 COUNTED_BY_TILE = (TURNS, STREAM, SHARE_LOADS)  # their iterations are a product of tiles
 
 

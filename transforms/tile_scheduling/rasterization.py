@@ -39,7 +39,7 @@ class _Binds:
 
 def place_tile(order: TileSchedule, linear_index: Any) -> tuple[list[tirx.Bind], dict[Any, Any]]:
     """Return what is computed from a place in the order, and the tile's row and column by axis."""
-    num_rows, num_columns = ir.as_int32(order.rows.extent), ir.as_int32(order.columns.extent)
+    num_rows, num_columns = order.num_rows, ir.as_int32(order.columns.extent)
     bind = _Binds()
     if order.in_pairs:
         row, column = place_in_pairs(order, bind("linear", linear_index))

@@ -17,13 +17,14 @@ from tvm_hopper.requests.keys import (
     PERSISTENT,
     RASTER_CURVE,
     RASTER_GROUP,
+    ROW_TABLE,
     STREAM,
 )
 
 from .stream_k_plan import TileStream, plan_stream
 
 MOST_TILES = (1 << 31) - 1  # indices of tiles have 32 bits
-ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM)
+ORDER_KEYS = (RASTER_GROUP, PERSISTENT, RASTER_CURVE, STREAM, ROW_TABLE)
 MOST_ROWS_OF_CURVE = 64  # of a square of tiles: more cover all that run at the same time
 LARGE_GROUP = 1024  # of more rows, times elements of a tile, the constants could pass 32 bits
 
@@ -36,7 +37,9 @@ class TileSchedule:
     finds at launch and puts into `num_blocks`. More rows in a group than there are, and more blocks
     than tiles, mean all of them. With the curve "hilbert" a Hilbert curve runs through squares of a
     group, whose rows are then a power of two, the largest not above `group` and what there is; the
-    curve "pairs" is two rows of tiles, the second of them backwards. With `stream` blocks have equal shares of the steps of all tiles.
+    curve "pairs" is two rows of tiles, the second of them backwards. With `stream` blocks have
+    equal shares of the steps of all tiles. With `table` the first element of its last row counts
+    the rows of tiles that there are, in a role's registers `rows_in_use`.
     """
 
     kernel: ir.SBlock
@@ -47,6 +50,8 @@ class TileSchedule:
     num_blocks: ir.Var | None = None
     curve: str | None = None
     stream: TileStream | None = None
+    table: ir.Var | None = None
+    rows_in_use: ir.Var | None = None
 
     def __post_init__(self) -> None:
         where = f"loop {self.columns.loop_var.name}"
@@ -99,11 +104,17 @@ class TileSchedule:
     @property
     def divides_at_run_time(self) -> bool:
         """Tell whether a tile's place is found by a division by what the launch alone tells."""
-        return any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+        symbolic = any(ir.static_int(x.extent) is None for x in (self.rows, self.columns))
+        return symbolic or self.rows_in_use is not None
+
+    @property
+    def num_rows(self) -> Any:
+        """Rows of output tiles."""
+        return ir.as_int32(self.rows.extent) if self.rows_in_use is None else self.rows_in_use
 
     @property
     def num_tiles(self) -> Any:
-        """All output tiles."""
+        """All output tiles; with a table as many as there may be."""
         return ir.simplify(ir.as_int32(self.rows.extent) * ir.as_int32(self.columns.extent))
 
     @property
@@ -153,8 +164,19 @@ def plan_raster(
     if blocks == BY_DEVICE:
         num_blocks = ir.Var((names or ir.Names()).take("num_blocks"), "int32")
     curve = str(notes[RASTER_CURVE]) if RASTER_CURVE in notes else None
-    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve)
+    table = _table_of(roles[0], str(notes[ROW_TABLE])) if ROW_TABLE in notes and blocks else None
+    order = TileSchedule(roles[0], rows, columns, group, blocks, num_blocks, curve, table=table)
     return (replace(order, stream=plan_stream(kernel, columns, order.num_tiles, blocks)),)
+
+
+def _table_of(kernel: ir.SBlock, name: str) -> ir.Var:
+    """Return a table of rows by its name."""
+    loads = ir.find_all(kernel, ir.TensorLoad, lambda x: str(x.source.name) == name)
+    tables = [x.source for x in loads if ir.dtype_of(x) == "int32" and len(x.indices) == 2]
+    if not tables:
+        need = "a tensor of int32 with two dimensions, which the kernel reads"
+        raise cannot_lower(f"block {kernel.name_hint}, {ROW_TABLE}", repr(name), need)
+    return tables[0]
 
 
 def kernel_blocks(kernel: ir.For) -> list[ir.SBlock]:

@@ -168,9 +168,10 @@ def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_S
 
 
 def _collect(node: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
-    calls = ir.find_all(node, ir.Call, lambda x: getattr(x.op, "name", "") == "tirx.address_of")
+    addresses = ir.find_all(node, ir.Call, lambda x: str(x.op.name).endswith("address_of"))
+    copied = [x.args[0] for x in addresses]  # by an instruction, which says how much
     for load in ir.find_all(node, ir.TensorLoad):
-        if any(load.same_as(x.args[0]) for x in calls):  # nothing is read of it here
+        if any(load.same_as(x) for x in copied):
             continue
         _add(load.source, load.indices, False, loops, tails, sites)
     if isinstance(node, ir.BufferStore):

@@ -206,16 +206,23 @@ def _is_short(call: Any) -> bool:
 
 @mutator
 class _Casts(PyExprMutator):  # type: ignore[misc]
-    """Leaves out casts of what has the type."""
+    """Leaves out casts of what has the type, or had it before it was widened."""
 
     changed = False
 
     def visit_call_(self, call: Any) -> Any:
         """Replace one cast."""
         call = super().visit_call_(call)
-        is_done = call.op == CAST and str(call.args[0].ty.dtype) == str(call.attrs.dtype)
-        self.changed = self.changed or is_done
-        return call.args[0] if is_done else call
+        if call.op != CAST:
+            return call
+        (x,) = call.args
+        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        widened = isinstance(made, relax.Call) and made.op == CAST and str(x.ty.dtype) == WIDE
+        for source in (x, *(made.args if made is not None and widened else ())):
+            if str(source.ty.dtype) == str(call.attrs.dtype):
+                self.changed = True
+                return source
+        return call
 
 
 def _readers(func: relax.Function) -> dict[Any, list[Any]]:

@@ -57,9 +57,7 @@ def test_masks_want_narrow_steps():
         (None, None, True, -1),
     ],
 )
-def test_thread_blocks_share_tiles_where_there_are_several_for_each(
-    rows, heads, is_masked, blocks
-):
+def test_thread_blocks_share_tiles_where_there_are_several_for_each(rows, heads, is_masked, blocks):
     shape = AttentionShape(rows, rows, 128, 128, "float16", is_masked, heads)
     assert choose_attention(shape, hs.AttentionConfig()).persistent == blocks
 

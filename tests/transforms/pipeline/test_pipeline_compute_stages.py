@@ -7,7 +7,6 @@ import pytest
 
 from tests.transforms.scripts import changed, check, deeper, parse, run
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests.keys import ASYNC_OP, LATE as LATE_KEY, SHIFT
 from tvm_hopper.transforms.common.channel import FREE_SLOT, find_calls
 from tvm_hopper.transforms.pipeline.late_stages import find_lateness, mark_late, staged_loops

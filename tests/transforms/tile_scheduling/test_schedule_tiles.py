@@ -287,7 +287,11 @@ def test_iterations_that_differ_between_tiles_are_counted_in_a_register():
 
 def walked(rows, columns, blocks):
     """Return the tiles of each block of pairs, in order."""
-    changes = ("(4, ", f"({rows}, "), ("(8, ", f"({columns}, "), ("((4, 8)", f"(({rows}, {columns})")
+    changes = (
+        ("(4, ", f"({rows}, "),
+        ("(8, ", f"({columns}, "),
+        ("((4, 8)", f"(({rows}, {columns})"),
+    )
     notes = noted(persistent=blocks, raster_curve="pairs")
     func = run(parse(ROLES, notes, changes[2], *changes[:2]), ScheduleTiles())
     axis = ir.thread_axes(ir.kernels(func)[0])["blockIdx.x"]
@@ -317,6 +321,28 @@ def test_pairs_are_of_mirrored_tiles_and_each_tile_is_computed_once(rows, column
         assert own[: len(in_pairs)] == in_pairs
         for (top, left), (below, right) in zip(in_pairs[::2], in_pairs[1::2], strict=True):
             assert (below, right) == (top + 1, columns - 1 - left)
+
+
+# -- tiles that a table counts
+
+
+def test_a_table_counts_rows_of_tiles_and_is_read_once_a_tile():
+    """Without it blocks would also compute what no group has."""
+    table = (
+        ("def func(", 'def func(tiles: T.Buffer((3, 5), "int32"), '),
+        ("C[by, bx] = ", "for k in range(4):\n                            C[tiles[1, by], bx] = "),
+    )
+    got = run(parse(KERNEL, noted(persistent=12, row_table="tiles"), *table), ScheduleTiles())
+    assert [str(x.indices) for x in ir.find_all(got.body, ir.TensorLoad)] == [
+        "(2, 0)",
+        "(1, tile_y)",
+    ]
+    loop, _ = ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.SERIAL)
+    (rows,) = (x.var for x in ir.find_all(got.body, tirx.Bind) if x.var.name == "rows_in_use")
+    block = ir.thread_axes(ir.kernels(got)[0])["blockIdx.x"].loop_var
+    for used in range(6):
+        counts = [ir.substitute(loop.extent, {rows: used, block: bx}) for bx in range(12)]
+        assert sum(int(ir.simplify(x)) for x in counts) == used * 8
 
 
 # -- as many blocks as the device at hand balances

@@ -270,9 +270,7 @@ def schedule_merge(sch: s_tir.Schedule) -> None:
         sch.set_scope(name, 0, "local")
 
 
-def _deal_out(
-    sch: s_tir.Schedule, heads: list[Any], rows: Any, config: AttentionConfig
-) -> None:
+def _deal_out(sch: s_tir.Schedule, heads: list[Any], rows: Any, config: AttentionConfig) -> None:
     """Deal tiles out to thread blocks: those of a head after each other, if the grid allows it."""
     persistent = config.persistent or 0
     if not heads and persistent:

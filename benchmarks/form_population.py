@@ -2,9 +2,10 @@
 
     fp8, fp8 rows, int8, tf32    layers of language models, anything up to 8192, deep sums
     bmm                          scores and values of attention, small products by thousands
+    grouped                      experts: m rows in b groups, equal ones, ragged ones or few rows
 
-Operands are A[b, m, k] and B[b, n, k], or B[b, k, n] where the layout says NN; rows are multiples
-of 16 bytes wherever TMA needs it.
+Operands are A[b, m, k] and B[b, n, k], or B[b, k, n] where the layout says NN; A[m, k] of groups.
+Rows are multiples of 16 bytes wherever TMA needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ DTYPES = {
     "int8": "int8",
     "tf32": "float32",
     "bmm": "bfloat16",
+    "grouped": "bfloat16",
 }
+GROUPS = ("equal", "ragged", "few")  # how many rows groups have
 FORMS = tuple(DTYPES)
 HEADS = (8, 12, 16, 32, 64)
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -56,7 +59,7 @@ class FormProblem:
     @property
     def name(self) -> str:
         """A text that tells the problem from every other."""
-        batch = f"{self.b}x" if self.form == "bmm" else ""
+        batch = f"{self.b}x" if self.form in ("bmm", "grouped") else ""
         return f"{self.form} {batch}{self.m}x{self.n}x{self.k} {self.layout}"
 
 
@@ -69,7 +72,7 @@ def problems(form: str, seed: int, count: int) -> list[FormProblem]:
 def _unlike(form: str, source: random.Random, fixed: list[FormProblem]) -> Iterator[FormProblem]:
     yield from fixed
     seen = set(fixed)
-    draw = _draw_batch if form == "bmm" else _draw_product
+    draw = {"bmm": _draw_batch, "grouped": _draw_groups}.get(form, _draw_product)
     while True:
         found = draw(form, source)
         size = 4 if form == "tf32" else 2
@@ -79,6 +82,15 @@ def _unlike(form: str, source: random.Random, fixed: list[FormProblem]) -> Itera
         if found not in seen and num_bytes < MOST_BYTES and work < MOST_WORK:
             seen.add(found)
             yield found
+
+
+def _draw_groups(form: str, source: random.Random) -> FormProblem:
+    """Draw a layer of experts: up to 1024 rows for each, or up to 32."""
+    way = source.choice(GROUPS)
+    groups = source.choice((4, 8, 16, 32, 64, 128, 256))
+    each = source.randint(1, 32) if way == "few" else source.choice((64, 128, 256, 512, 1024))
+    n, k = (_even_in_logarithm(source, 256, 8192, 64) for _ in range(2))
+    return FormProblem(form, groups, groups * each, n, k, way)
 
 
 def _draw_product(form: str, source: random.Random) -> FormProblem:

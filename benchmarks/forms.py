@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import machine, timing
+from . import form_groups, machine, timing
 from .cold import COLD_BYTES, LONG_BYTES, MOST_SETS, SHORT_CALLS
 from .form_population import FORMS, FormProblem, problems
 from .matmul_case import register
@@ -46,6 +46,8 @@ def module(problem: FormProblem) -> Any:
     """Return the plain program of a problem."""
     from tvm_hopper.testing.contractions import contraction
 
+    if problem.form == "grouped":
+        return form_groups.module(problem)
     batch = "b" if problem.form == "bmm" else ""
     right = "nk" if problem.layout == "NT" else "kn"
     formula = f"{batch}mk,{batch}{right}->{batch}mn"
@@ -206,7 +208,11 @@ def check(run: Any, tensors: Tensors) -> float:
 def row_of(problem: FormProblem, path: str, repeats: int) -> dict[str, Any]:
     """Check and time one problem."""
     flops = 2 * problem.b * problem.m * problem.n * problem.k
-    return timed_row(problem, path, repeats, flops, (Tensors, check, opponents))
+    made_of: tuple[Any, Any, Any] = Tensors, check, opponents
+    if problem.form == "grouped":
+        flops //= problem.b
+        made_of = form_groups.GroupTensors, form_groups.check, form_groups.opponents
+    return timed_row(problem, path, repeats, flops, made_of)
 
 
 def timed_row(

@@ -1,11 +1,12 @@
 """Problems of `benchmarks.forms`: drawn from a seed, scheduled, and how ratios count."""
 
+import itertools
 import random
 
 import pytest
 
-from benchmarks import forms, random_forms
-from benchmarks.form_population import FORMS, FormProblem, problems
+from benchmarks import form_groups, forms, random_forms
+from benchmarks.form_population import FORMS, GROUPS, FormProblem, problems
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -54,3 +55,13 @@ def test_ratios_are_clipped_before_the_mean():
     first, second = forms.summary(found)
     assert (first["form"], first["geometric mean"], first["wrong"]) == ("fp8", 1.5, 1)
     assert (second["form"], second["refused or failed"]) == ("fp8 rows", 1)
+
+
+def test_groups_have_all_rows():
+    for problem in problems("grouped", 3, 30):
+        places = form_groups.offsets(problem)
+        assert (places[0], places[-1], len(places)) == (0, problem.m, problem.b + 1)
+        assert places == sorted(places) == form_groups.offsets(problem)
+        lengths = {b - a for a, b in itertools.pairwise(places)}
+        assert (len(lengths) == 1) == (problem.layout == "equal")
+    assert {x.layout for x in problems("grouped", 3, 30)} == set(GROUPS)

@@ -12,8 +12,8 @@ from tvm_hopper.testing.relax_forms import model_of
 op = relax.op
 
 
-def build(compute, dtype="float16"):
-    tensors = ((4, 16, 64), dtype), ((3, 40, 64), dtype), ((4,), "int32")
+def build(compute, dtype="float16", tokens=4, rows=16):
+    tensors = ((tokens, rows, 64), dtype), ((3, 40, 64), dtype), ((tokens,), "int32")
     return model_of(compute, *tensors, num_input=1)
 
 
@@ -42,9 +42,12 @@ def test_functions(compute, dtype, count):
     assert count is None or len(found) == count
 
 
-def test_values():
-    mod = build(experts)
+@pytest.mark.parametrize(("tokens", "rows", "sorted_rows"), [(4, 16, False), (32, 1, True)])
+def test_values(tokens, rows, sorted_rows):
+    """Of many tokens, rows of each expert are one group: it is read once."""
+    mod = build(experts, tokens=tokens, rows=rows)
     scheduled = models.schedule(mod)
     (record,) = records_of(scheduled)
     assert record.computed_by == OURS
+    assert ("order = T.sblock_alloc_buffer" in scheduled.script()) == sorted_rows
     assert models.check_values(scheduled, models.plain_functions(mod), (16,)) == 1

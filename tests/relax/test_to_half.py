@@ -170,3 +170,31 @@ def test_convolutions_keep_all_that_they_say(rank):
 def test_what_is_refused(call, found):
     with pytest.raises(OptionError, match=found):
         call()
+
+
+def test_a_tensor_that_was_widened_is_taken_as_it_was():
+    """Experts that a table names, cast for a product with float32: no copy of them is cast back."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(
+            x: R.Tensor((4, 1, 64), "float32"),
+            w: R.Tensor((8, 64, 32), "float16"),
+            e: R.Tensor((4,), "int64"),
+        ):
+            with R.dataflow():
+                chosen = R.astype(R.take(w, e, axis=0), "float32")
+                y = R.matmul(x, chosen)
+                z = R.astype(R.astype(R.sum(y), "float16"), "float32")  # rounds
+                R.output(y, z)
+            return (y, z)
+
+    found = calls(to_half(Model, "float16"), "take")
+    (product,) = found["matmul"]
+    (taken,) = found["take"]
+    assert [str(x.ty.dtype) for x in product.args] == ["float16", "float16"]
+    assert taken.args[0].name == "w"
+    assert [str(x.attrs.dtype) for x in found["astype"]] == ["float16", "float16", "float32"]
+    other = to_half(Model, "bfloat16")  # another type of 16 bits: float16 has no place for it
+    assert len(calls(other)["astype"]) == 5

@@ -55,6 +55,28 @@ test_the_kernel_is_clean, test_simulator_misses_it, test_every_sync_is_in_the_ta
     right, REMOVED, WORK, POLICIES
 )
 
+
+@functools.cache
+def persistent() -> tuple[Program, dict[str, Any]]:
+    """Return a kernel whose one thread block computes a tile of two steps, then one of one."""
+    case = replace(CASE, n=128, m=64, h=1, **masked(lambda i, j: j <= i))
+    return load(scheduled(case, **CONFIG, persistent=1).mod), values(case)
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "rule"),
+    [
+        ("mbarrier_wait", 0, OVERWRITE),  # queries of the next tile, while products read them
+        ("mbarrier_wait", 3, EARLY),
+        ("mbarrier_arrive_nocount", 3, "DEADLOCK"),  # their slot, behind the last scores
+    ],
+)
+def test_queries_of_the_next_tile(name, number, rule):
+    program, given = persistent()
+    assert not rules_broken(program, given, {rule}, POLICIES)
+    assert rule in rules_broken(change(program, name, number, None), given, {rule}, POLICIES)
+
+
 FIRST_SCORES, SCORES, SUM, LAST = range(4)  # waits
 
 

@@ -233,10 +233,19 @@ def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
             block: ir.seq()
             for block in ir.find_all(reader, ir.SBlockRealize, lambda x: _of_warp_group(x.block))
         }
-        rest = ir.replace_nodes(reader, ir.SBlockRealize, operations)
+        rest = _without_regions(ir.replace_nodes(reader, ir.SBlockRealize, operations))
         if any(ir.uses(rest, buffer) for buffer in slots):
             return THREADS_PER_WARP
     return WARP_GROUP_THREADS
+
+
+def _without_regions(stmt: ir.Stmt) -> ir.Stmt:
+    """Leave out what blocks say that they access: statements inside of them do it."""
+
+    def bare(block: ir.SBlock, mutator: Any) -> ir.SBlock:
+        return ir.with_block(mutator.default_mutate(block), reads=[], writes=[])
+
+    return ir.mutate(stmt, [(ir.SBlock, bare)])
 
 
 def is_freed_by_warps(kernel: ir.For, channel: Channel) -> bool:

@@ -20,9 +20,20 @@ from tvm_hopper.analysis.effects import find_effects, writes
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.arch import Processor
 from tvm_hopper.facts.async_ops import ASYNC_OPS
-from tvm_hopper.requests.keys import ASYNC_OP, CHANNEL, CONSUMERS, PERSISTENT, STAGE
+from tvm_hopper.requests.keys import (
+    ASYNC_OP,
+    CHANNEL,
+    CONSUMERS,
+    PERSISTENT,
+    SHARE_LOADS,
+    STAGE,
+    STREAM,
+    TURNS,
+)
 
 from .channel import completes_by_group, find_loads, is_load
+
+COUNTED_BY_TILE = (TURNS, STREAM, SHARE_LOADS)  # their iterations are a product of tiles
 
 
 @dataclass(frozen=True)
@@ -95,10 +106,15 @@ def check_sites(kernel: ir.For, processor: Processor) -> None:
 def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
     """Refuse iterations of different number: slots are counted through all loops and output tiles.
 
-    The blocks of a persistent kernel take several tiles, so that its axes count as loops.
+    The blocks of a persistent kernel take several tiles, so that its axes count as loops. A loop
+    over tiles that are not dealt out in another way counts them in a register (ScheduleTiles).
     """
-    is_persistent = ir.has_any(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
-    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if is_persistent else []
+    persistent = ir.find_all(kernel, ir.For, lambda x: PERSISTENT in x.annotations)
+    counts = not any(key in x.annotations for x in persistent for key in COUNTED_BY_TILE)
+    axes = [loop.loop_var for loop in ir.thread_axes(kernel).values()] if persistent else []
+    if counts:
+        tile = [loop.loop_var for loop in _tile_axes(kernel)]
+        axes = [x for x in axes if not any(x.same_as(y) for y in tile)]
     for n, loop in enumerate(loops):
         varying = [*axes, *(outer.loop_var for outer in loops[:n])]
         reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
@@ -110,6 +126,12 @@ def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
                 "the same number for each output tile",
                 "remove persistent" if axes else "pad the loop to its longest",
             )
+
+
+def _tile_axes(kernel: ir.For) -> list[ir.For]:
+    """Return the axes that name an output tile."""
+    axes = ir.thread_axes(kernel)
+    return [axes[tag] for tag in ("blockIdx.x", "blockIdx.y") if tag in axes]
 
 
 def hands_over(kernel: Any, processor: Processor) -> bool:

@@ -116,6 +116,7 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
     valid = transfer.valid
     if not isinstance(valid, int):
         valid = ir.substitute(valid, values)
+        tensor = [_readable(x, valid, number) for x in tensor]
     return tirx.call_extern(
         "int32",
         keys.CP_ASYNC,
@@ -124,6 +125,22 @@ def _chunk(transfer: CpAsyncTransfer, number: Any) -> Any:
         transfer.num_bytes,
         _in_bytes(valid, transfer.copy.tile.element_bytes),
     )
+
+
+def _readable(index: Any, valid: Any, number: ir.Var) -> Any:
+    """Read where a tensor names a chunk's row the first of its elements for chunks that are empty.
+
+    The address of a copy of no bytes is computed, too.
+    """
+    is_needed = valid.condition if isinstance(valid, tirx.Select) else valid > 0
+
+    def load(node: ir.TensorLoad, _: Any) -> Any:
+        if not ir.depends_on(list(node.indices), [number]):
+            return node
+        places = [tirx.Select(is_needed, x, ir.cast_like(0, x)) for x in node.indices]
+        return tirx.BufferLoad(node.source, places)
+
+    return ir.mutate(index, [(ir.TensorLoad, load)])
 
 
 def _in_bytes(count: Any, size: int) -> Any:

@@ -8,7 +8,8 @@
     P = f(S)
 
 One computes on what its products leave while the next one's multiply: without an order all would
-multiply, and then all compute. Part of ExpandPipeline.
+multiply, and then all compute. Where the loop runs for several tiles the turns go on from tile to
+tile. Part of ExpandPipeline.
 """
 
 from __future__ import annotations
@@ -36,16 +37,22 @@ class IterationOrder:
     ----------
     consumers
         Warp groups after the producer's; 1: there is no order.
+    around
+        The loops around it, each of which runs it again.
     """
 
     loop: ir.For
     thread: Any
     consumers: int
+    around: tuple[ir.For, ...] = ()
 
-    def around(
-        self, parts: Sequence[Any], start: int, end: int, is_first: bool = False
+    def enclose(
+        self, parts: Sequence[Any], start: int, end: int, trip: ir.Var | None = None
     ) -> list[Any]:
-        """Put the statements from `start` up to `end` of an iteration into this consumer's turn."""
+        """Put the statements from `start` up to `end` of an iteration into this consumer's turn.
+
+        Of the first iteration `trip` counts those of the runs before.
+        """
         if self.consumers < 2:
             return list(parts)
         own = self.thread // WARP_GROUP_THREADS - 1
@@ -54,34 +61,41 @@ class IterationOrder:
         after = ir.simplify((own + 1) % self.consumers)
         leave = tirx.Evaluate(fences.arrive_named(FIRST_BARRIER + after, threads))
         k, loop = self.loop.loop_var, self.loop
-        last = loop.min + loop.extent - 1
-        has_next = (loop.min if is_first else k) < last  # the last turn has no successor that waits
-        goes_on = tirx.Or(own < self.consumers - 1, has_next)
+        is_first = trip is not None
+        # The last turn of all has no successor that waits.
+        goes_on = tirx.Or(own < self.consumers - 1, (loop.min if is_first else k) < _last(loop))
+        for outer in self.around:
+            goes_on = tirx.Or(goes_on, outer.loop_var < _last(outer))
+        turn: ir.Stmt = enter
+        if trip is not None:
+            begun = tirx.Or(own > 0, trip > 0) if self.around else own > 0
+            turn = ir.IfThenElse(begun, enter, None)
         return [
             *parts[:start],
-            ir.IfThenElse(own > 0, enter, None) if is_first else enter,
+            turn,
             *parts[start:end],
             ir.IfThenElse(ir.simplify(goes_on), leave, None),
             *parts[end:],
         ]
 
 
-def find_order(loop: ir.For, threads: ir.KernelThreads) -> IterationOrder:
-    """Return the order that a loop of a warp-specialised kernel asks for.
+def _last(loop: ir.For) -> Any:
+    return loop.min + loop.extent - 1
 
-    The loop may run once only: nothing hands the turn from its last iteration to its next run.
-    """
+
+def find_order(loop: ir.For, threads: ir.KernelThreads) -> IterationOrder:
+    """Return the order that a loop of a warp-specialised kernel asks for."""
+    loops = ir.find_all(threads.kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
     if IN_ORDER in loop.annotations:
-        loops = ir.find_all(threads.kernel, ir.For, lambda x: x.kind != ir.ForKind.THREAD_BINDING)
         others = [x for x in loops if IN_ORDER in x.annotations and not x.same_as(loop)]
-        around = [x for x in loops if ir.uses_node(x.body, loop) and not ir.is_const(x.extent, 1)]
-        if around or others:
+        if others:
             raise cannot_lower(
                 f"loop {loop.loop_var.name}, {IN_ORDER}",
-                f"loop {(around + others)[0].loop_var.name} "
-                + ("around it" if around else "in order, too"),
-                "one loop whose consumers take turns, which a thread block runs once",
+                f"loop {others[0].loop_var.name} in order, too",
+                "one loop whose consumers take turns",
                 "leave in_order out",
             )
     groups = (ir.static_int(threads.count) or 0) // WARP_GROUP_THREADS
-    return IterationOrder(loop, threads.var, groups - 1 if IN_ORDER in loop.annotations else 1)
+    count = groups - 1 if IN_ORDER in loop.annotations else 1
+    around = tuple(x for x in loops if ir.uses_node(x.body, loop))
+    return IterationOrder(loop, threads.var, count, around)

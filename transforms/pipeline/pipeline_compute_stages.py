@@ -110,9 +110,10 @@ def _behind_product(
     assert not any(map(is_load, parts)), "a producer loads what warp groups multiply"
     end, order = product + 1, find_order(plan.loop, plan.threads)
     behind = [_about(part, n, _ago(plan, n)) for n, part in later]
-    before = _first_iteration(plan, order.around(parts, product, end, is_first=True))
+    trip = next(iter(plan.trips))
+    before = _first_iteration(plan, order.enclose(parts, product, end, trip))
     all_of_it = [*parts[:end], *behind, *parts[end:]]
-    return before, order.around(all_of_it, product, end + len(behind))
+    return before, order.enclose(all_of_it, product, end + len(behind))
 
 
 def _in_time(plan: SkewPlan, shift: int, part: ir.SBlockRealize) -> ir.Stmt:

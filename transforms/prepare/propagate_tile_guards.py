@@ -12,6 +12,12 @@ More thread blocks than tiles are such a loop.  TVM's `reverse_compute_at` deriv
 an iteration from the elements that it stores, and forgets it where a tensor has one tile alone:
 blocks without a tile then store memory that they never wrote, over what another one stores.
 
+A block that is one store under a condition has the condition before that:
+
+    for i, j in grid(64, 32): if i < n: C[i, j] = tile[i, j]
+  ->
+    for i, j in grid(64, 32): where i < n: C[i, j] = tile[i, j]
+
 A tile that is filled under a condition on iterations is uninitialised otherwise, so its reads may
 be guarded, too: no value that the program defines depends on it.
 
@@ -29,9 +35,38 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.transforms.kernel_pass import kernel_pass
+from tvm_hopper.transforms.kernel_pass import function_pass, kernel_step
 
 Added = dict[ir.SBlockRealize, list[Any]]
+
+
+def plan_guarded(kernel: ir.For) -> list[ir.SBlockRealize]:
+    """Find blocks of which all is under a condition."""
+    found = ir.find_all(kernel, ir.SBlockRealize)
+    return [x for x in found if isinstance(x.block.body, ir.IfThenElse) and _is_guarded(x.block)]
+
+
+def _is_guarded(block: ir.SBlock) -> bool:
+    branch = block.body
+    stores = isinstance(branch.then_case, ir.BufferStore) and branch.else_case is None
+    return stores and not block.alloc_buffers and block.init is None
+
+
+def rewrite_guarded(kernel: ir.For, plan: list[ir.SBlockRealize]) -> ir.For:
+    """Make the condition the block's own."""
+
+    def visit(realize: ir.SBlockRealize, mutator: Any) -> Any:
+        new = mutator.default_mutate(realize)
+        if realize not in plan:
+            return new
+        branch, block = new.block.body, new.block
+        at = {x.var: y for x, y in zip(block.iter_vars, new.iter_values, strict=True)}
+        terms = [*ir.conjuncts(new.predicate), *ir.conjuncts(ir.substitute(branch.condition, at))]
+        return ir.SBlockRealize(
+            new.iter_values, ir.conjunction(terms), ir.with_block(block, body=branch.then_case)
+        )
+
+    return ir.mutate(kernel, [(ir.SBlockRealize, visit)])
 
 
 def plan_conditions(kernel: ir.For) -> Added:
@@ -122,4 +157,8 @@ def rewrite_conditions(kernel: ir.For, plan: Added) -> ir.For:
     return ir.mutate(kernel, [(ir.SBlockRealize, visit)])
 
 
-PropagateTileGuards = kernel_pass("PropagateTileGuards", plan_conditions, rewrite_conditions)
+PropagateTileGuards = function_pass(
+    "PropagateTileGuards",
+    kernel_step(plan_guarded, rewrite_guarded),
+    kernel_step(plan_conditions, rewrite_conditions),
+)

@@ -27,6 +27,7 @@ RESTORED = (
     keys.PERSISTENT,
     keys.TURNS,
     keys.STREAM,
+    keys.ROW_TABLE,
     keys.CHOSEN_FOR,
     keys.SHARE_LOADS,
     keys.CONFIGURATION,

@@ -54,7 +54,7 @@ def plan_bounds(
         for index in access
         for kind in BOUNDS
         for bound in ir.find_all(index, kind)
-        if not ir.find_all(bound, ir.TensorLoad)
+        if not ir.find_all(bound, ir.TensorLoad) and not _is_of_shape(bound, index)
     ]
     if not found:
         return {}
@@ -66,6 +66,12 @@ def plan_bounds(
             analyzer.bind(size, tvm_ir.Range(1, ir.cast_like(INT32_MAX, size)))
         decided = {bound: _side(analyzer, bound, sizes) for bound in found}
     return {bound: side for bound, side in decided.items() if side is not None}
+
+
+def _is_of_shape(bound: Any, index: Any) -> bool:
+    """Tell a bound in the shape of a tensor that an index reads: a table of symbolic length."""
+    shapes = [list(x.source.shape) for x in ir.find_all(index, ir.TensorLoad)]
+    return any(x.same_as(bound) for x in ir.find_all(shapes, type(bound)))
 
 
 def rewrite_bounds(kernel: ir.For, plan: dict[Any, Any]) -> ir.For:

@@ -21,6 +21,7 @@ from tvm import sym, tirx
 
 from tvm_hopper import ir
 
+from .pairs_of_rows import place_in_pairs
 from .schedule_tiles_plan import TileSchedule
 
 
@@ -38,8 +39,12 @@ class _Binds:
 
 def place_tile(order: TileSchedule, linear_index: Any) -> tuple[list[tirx.Bind], dict[Any, Any]]:
     """Return what is computed from a place in the order, and the tile's row and column by axis."""
-    num_rows, num_columns = ir.as_int32(order.rows.extent), ir.as_int32(order.columns.extent)
+    num_rows, num_columns = order.num_rows, ir.as_int32(order.columns.extent)
     bind = _Binds()
+    if order.in_pairs:
+        row, column = place_in_pairs(order, bind("linear", linear_index))
+        row, column = bind("tile_y", row), bind("tile_x", column)
+        return bind.made, {order.rows.loop_var: row, order.columns.loop_var: column}
     group = order.group_rows
     if not isinstance(group, int):
         group = bind("group", group)

@@ -31,6 +31,12 @@ at each launch, by the device that the tensors are on (SizePersistentGrid), and 
     for bx in thread_binding(num_blocks, "blockIdx.x"):
         ...
 
+With {"tvm_hopper.row_table": "tiles"} the device knows how many rows of tiles there are:
+
+    rows_in_use = tiles[3, 0]
+    for tile in range((rows_in_use * 8 - bx + num_blocks - 1) // num_blocks):
+        ...
+
 Trips through a channel's slots are counted on from tile to tile. With {"tvm_hopper.raster_curve":
 "hilbert"} a Hilbert curve runs through squares of each group (rasterization.py).
 
@@ -43,7 +49,8 @@ Not here: what blocks of a cluster load for one another (multicast_loads.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -64,11 +71,13 @@ from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis
 from tvm_hopper.transforms.kernel_pass import function_pass
 from tvm_hopper.transforms.pipeline.plan_ring_buffers import ROLLED
 
+from .pairs_of_rows import place_of_pair, tiles_of_pairs
 from .ping_pong_tiles import find_turns, take_turns
 from .rasterization import place_tile
 from .schedule_tiles_plan import ORDER_KEYS, TileSchedule, kernel_blocks, plan_raster
 from .size_persistent_grid import ask_count
 from .stream_k import new_sums, stream_loop, with_zeros
+from .unequal_trips import count_unequal, with_counters
 
 
 def rewrite_raster(kernel: ir.For, order: TileSchedule) -> ir.Stmt:
@@ -120,7 +129,8 @@ def count_blocks(kernel: ir.For, order: TileSchedule) -> list[ir.Stmt]:
     slices = ir.thread_axes(kernel).get("blockIdx.z")  # each has the same tiles once more
     number = 1 if slices is None else ir.as_int32(slices.extent)
     in_cluster = SHARE_LOADS in order.columns.annotations
-    return [tirx.Bind(order.num_blocks, ask_count(order.num_tiles, number, in_cluster))]
+    count = ask_count(order.num_shares, number, in_cluster, order.table is not None)
+    return [tirx.Bind(order.num_blocks, count)]
 
 
 def _replace_work(body: ir.Stmt, new: Callable[[ir.Stmt], ir.Stmt]) -> ir.Stmt:
@@ -140,35 +150,56 @@ def _tile_loop(work: ir.Stmt, order: TileSchedule, sums: ir.Var | None) -> ir.St
 
         return stream_loop(work, stream, block, thread, sums, place)
     tile = ir.Var("tile", "int32")
-    body = with_tile_index(count_on(work, tile), order, _place(order, tile))
-    return ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+    count, order = _count_rows(order)
+    work, registers, counted = count_unequal(work, order)
+    body = with_tile_index(count_on(work, tile, counted), order, _place(order, tile))
+    loop = ir.For(tile, 0, _tiles_of_block(order), ir.ForKind.SERIAL, body, annotations=ROLLED)
+    return ir.seq(count, with_counters(loop, registers))
+
+
+def _count_rows(order: TileSchedule) -> tuple[list[ir.Stmt], TileSchedule]:
+    """Read how many rows of tiles there are, where a table says that."""
+    if order.table is None:
+        return [], order
+    rows = ir.Var("rows_in_use", "int32")
+    count = tirx.Bind(rows, tirx.BufferLoad(order.table, [order.table.shape[0] - 1, 0]))
+    return [count, hold_value(rows)], replace(order, rows_in_use=rows)
 
 
 def _turns(branch: ir.IfThenElse, order: TileSchedule) -> ir.Stmt:
     """Let each set of consumers do the work for its output tiles."""
+    count, order = _count_rows(order)
 
     def place(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
         return with_tile_index(work, order, _place(order, tile))
 
-    return take_turns(branch, _tiles_of_block(order), count_on, place)
+    return ir.seq(count, take_turns(branch, _tiles_of_block(order), count_on, place))
 
 
 def _place(order: TileSchedule, tile: ir.Var) -> Any:
     """Return where in the order of all tiles one of a thread block is."""
+    if order.in_pairs:
+        return place_of_pair(order, tile)
     return ir.as_int32(order.columns.loop_var) + tile * order.grid
 
 
 def _tiles_of_block(order: TileSchedule) -> Any:
-    # Not negative: no block index reaches the number of tiles.
+    if order.in_pairs:
+        return tiles_of_pairs(order)
+    # Not negative: a block's index is below the number of blocks.
     first = ir.as_int32(order.columns.loop_var)
-    return ir.simplify(tirx.truncdiv(order.num_tiles - first + order.grid - 1, order.grid))
+    tiles = ir.simplify(order.num_rows * ir.as_int32(order.columns.extent))
+    return ir.simplify(tirx.truncdiv(tiles - first + order.grid - 1, order.grid))
 
 
-def count_on(work: ir.Stmt, tile: ir.Var) -> ir.Stmt:
-    """Count iterations over all output tiles: each makes as many as the loops around them."""
+def count_on(work: ir.Stmt, tile: ir.Var, counted: Collection[ir.Var] = ()) -> ir.Stmt:
+    """Count iterations over all output tiles: each makes as many as the loops around them.
+
+    Those of `counted` variables have been counted in registers.
+    """
     trips = find_trips(work)
     planned = {}
-    for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips):
+    for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips and x.var not in counted):
         loops = [loop for loop in ir.find_all(work, ir.For) if ir.uses_node(loop, bind)]
         each: Any = tile
         for loop in loops:
@@ -182,7 +213,27 @@ def with_tile_index(body: ir.Stmt, order: TileSchedule, linear_index: Any) -> ir
     binds, tile = place_tile(order, linear_index)
     if order.divides_at_run_time:
         binds = [*binds, *map(hold_value, tile.values())]
-    return ir.seq(binds, ir.substitute(body, tile))
+    return ir.seq(binds, _read_table(ir.substitute(body, tile), order, tile))
+
+
+def _read_table(body: ir.Stmt, order: TileSchedule, tile: dict[Any, Any]) -> ir.Stmt:
+    """Read what a table says of a tile once, before what uses it: each iteration waits for it."""
+    row = tile[order.rows.loop_var]
+    names: dict[str, ir.Var] = {}
+    binds: list[ir.Stmt] = []
+
+    def read(load: ir.TensorLoad, mutator: Any) -> Any:
+        load = mutator.default_mutate(load)
+        if not load.source.same_as(order.table) or not row.same_as(load.indices[-1]):
+            return load
+        if (key := str(load.indices)) not in names:
+            names[key] = ir.Var(f"{load.source.name}_{len(names)}", ir.dtype_of(load))
+            binds.append(tirx.Bind(names[key], load))
+        return names[key]
+
+    if order.table is not None:
+        body = ir.mutate(body, [(ir.TensorLoad, read)])
+    return ir.seq(binds, body)
 
 
 def _schedule_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -243,4 +294,5 @@ def _facts(kernel: ir.For, plans: tuple[TileSchedule, ...]) -> TilesNote:
     sizes = f"({plan.rows.extent}) x {plan.columns.extent}"
     tiles = ir.static_int(plan.num_tiles)
     text = re.sub(r"T\.int\d+\((\d+)\)", r"\1", sizes) if tiles is None else str(tiles)
+    text = text if plan.table is None else f"at most {text}"
     return TilesNote(plan.rows_together, plan.blocks, text, size, plan.follows_curve)

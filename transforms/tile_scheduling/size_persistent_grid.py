@@ -18,6 +18,12 @@ Clusters do not fill all SMs, since each lies in one part of the chip:
   ->                                                                on 132 SMs at once
     turns = ceildiv(40, num_sms * 30 // 132)
 
+Where there may be fewer tiles, which a table counts, blocks are as many as run at once:
+
+    num_blocks = call_packed("tvm_hopper.count_blocks", 40, 1, 0, 1)
+  ->
+    num_blocks = min(40, num_sms)
+
 TVM's host checks that all tensors are on the same device, and makes it the current one.  The
 function asked is a part of TVM's C++ runtime.  It calls `cudaDeviceGetAttribute`, which is no work
 on a stream and so may be captured in a CUDA graph.  Until here the count is a call that TVM sees
@@ -54,17 +60,21 @@ class BlockCount:
     slices: Any
     device: ir.Var
     clusters: int | None = None  # that as many SMs as usual hold, where slices are blocks of one
+    at_most: bool = False  # there may be fewer tiles, which the device alone knows
 
 
-def ask_count(tiles: Any, slices: Any = 1, in_cluster: bool = False) -> ir.Call:
+def ask_count(
+    tiles: Any, slices: Any = 1, in_cluster: bool = False, at_most: bool = False
+) -> ir.Call:
     """Build a host expression for the thread blocks that share output tiles.
 
-    With `in_cluster` the slices are the blocks of a cluster.
+    With `in_cluster` the slices are the blocks of a cluster. With `at_most` there may be fewer
+    tiles: blocks are as many as the device holds.
     """
     size = ir.static_int(slices)
-    if in_cluster and size is not None:
-        return tirx.call_packed(COUNT, tiles, slices, Chip().clusters(size))
-    return tirx.call_packed(COUNT, tiles, slices)
+    clusters = Chip().clusters(size) if in_cluster and size is not None else 0
+    more = (clusters, 1) if at_most else (clusters,) if clusters else ()
+    return tirx.call_packed(COUNT, tiles, slices, *more)
 
 
 def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
@@ -85,7 +95,8 @@ def plan_counts(func: tirx.PrimFunc) -> tuple[BlockCount, ...]:
     found = []
     for bind in counts:
         tiles, slices, *more = bind.value.args[1:]
-        found.append(BlockCount(bind, tiles, slices, devices[0], int(more[0]) if more else None))
+        clusters = int(more[0]) or None if more else None
+        found.append(BlockCount(bind, tiles, slices, devices[0], clusters, len(more) > 1))
     return tuple(found)
 
 
@@ -106,10 +117,13 @@ def _compute(count: BlockCount) -> ir.Stmt:
     # There is a tile, or LowerAsyncCopies launches nothing; and 2**30 of them would fill a
     # terabyte.
     most = tirx.truncdiv(count.tiles * count.slices + num_sms - 1, num_sms)
+    at_once = tirx.max(tirx.truncdiv(num_sms, count.slices), 1)
     if count.clusters is not None:
         at_once = tirx.max(tirx.truncdiv(num_sms * count.clusters, DEFAULT_NUM_SMS), 1)
         most = tirx.truncdiv(count.tiles + at_once - 1, at_once)
     blocks = tirx.truncdiv(count.tiles + turns - 1, turns)
+    if count.at_most:
+        blocks = tirx.min(count.tiles, at_once)
     return ir.seq(
         tirx.Bind(num_sms, tirx.call_packed(GET_ATTRIBUTE, CUDA, count.device, NUM_SMS)),
         tirx.Bind(turns, ir.simplify(most)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -22,35 +22,54 @@ def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
     return call.channel, call.trip
 
 
-def share(stmt: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
+def share(
+    stmt: ir.Stmt,
+    keep: Keep,
+    plan: RolePlan,
+    is_producer: bool,
+    around: Sequence[list[ir.SBlockRealize]] = (),
+) -> ir.Stmt:
     """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
     `keep` is given a channel's loads and the statements next to them. It returns what takes their
     place, in front of the first reader of their tiles for consumers, and what follows the last one.
-    A producer keeps the variables that its share uses.
+    A producer keeps the variables that its share uses. The loads `around` are those before a block
+    that has all of their readers.
     """
     parts = ir.statements(stmt)
     loads: dict[int, list[ir.SBlockRealize]] = {}
     for part in filter(is_load, parts):
         loads.setdefault(slot_of(part)[0], []).append(part)
     beside = [part for part in parts if not is_load(part)]
+    before, behind, inside = ({n: [] for n in range(len(parts))} for _ in range(3))
+    numbers = {id(x[0]): _number(parts, x[0]) for x in loads.values()}
+    for together in (*around, *loads.values()):
+        number = numbers.get(id(together[0]))
+        first, last = _readers(parts, number or 0, together)
+        if not is_producer and first == last and _holds_loads(parts[last]):
+            inside[last].append(together)
+            continue
+        here, after = keep(together, beside)
+        before[number if is_producer and number is not None else first] += here
+        behind[last] += after
     kept: list[Any] = []
-    before: list[list[Any]] = [[] for _ in parts]
-    behind: list[list[Any]] = [[] for _ in parts]
     for number, part in enumerate(parts):
-        if is_load(part) and part.same_as(loads[slot_of(part)[0]][0]):
-            together = loads[slot_of(part)[0]]
-            first, last = _readers(parts, number, together)
-            here, after = keep(together, beside)
-            before[number if is_producer else first] += here
-            behind[last] += after
         kept += before[number]
         if find_loads(part) and not is_load(part):
-            kept.append(_share_inside(part, keep, plan, is_producer))
+            kept.append(_share_inside(part, keep, plan, is_producer, inside[number]))
         elif not is_load(part) and (not is_producer or isinstance(part, tirx.Bind)):
             kept.append(part)
         kept += behind[number]
     return ir.seq(_used(kept) if is_producer else kept)
+
+
+def _number(parts: list[ir.Stmt], part: ir.Stmt) -> int:
+    return next(n for n, x in enumerate(parts) if x.same_as(part))
+
+
+def _holds_loads(part: ir.Stmt) -> bool:
+    """Tell a block, which is no loop, with loads of its own."""
+    return isinstance(part, ir.SBlockRealize) and not is_load(part) and bool(find_loads(part))
 
 
 def _readers(parts: list[ir.Stmt], number: int, loads: list[ir.SBlockRealize]) -> tuple[int, int]:
@@ -85,7 +104,13 @@ def _used(parts: list[Any]) -> list[Any]:
     return kept[::-1]
 
 
-def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) -> ir.Stmt:
+def _share_inside(
+    part: ir.Stmt,
+    keep: Keep,
+    plan: RolePlan,
+    is_producer: bool,
+    around: Sequence[list[ir.SBlockRealize]],
+) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = share(part.body, keep, plan, is_producer)
         # These requests are served here; others are refused later on.
@@ -94,7 +119,7 @@ def _share_inside(part: ir.Stmt, keep: Keep, plan: RolePlan, is_producer: bool) 
         notes = {k: v for k, v in part.annotations.items() if k not in served}
         return ir.with_body(part, body, annotations=notes)
     assert isinstance(part, ir.SBlockRealize), "a plan lets copies stand in loops and blocks alone"
-    body = share(part.block.body, keep, plan, is_producer)
+    body = share(part.block.body, keep, plan, is_producer, around)
     block = ir.with_block(part.block, body=body)
     if is_producer:
         block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])

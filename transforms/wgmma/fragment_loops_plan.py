@@ -35,7 +35,7 @@ from tvm_hopper.analysis.injective import is_injective
 from tvm_hopper.analysis.updates import find_update
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import wgmma
-from tvm_hopper.requests.keys import DISJOINT_ROWS, TAKES_PLACE
+from tvm_hopper.requests.keys import ROW_TABLE, TAKES_PLACE
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd
 from tvm_hopper.transforms.common.transfer import SHARED, find_transfers
 
@@ -331,7 +331,20 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
     if nest.reduces_rows:
         _check_reduction(nest)
         return
-    axes = [nest.row, nest.column]
+    indices, extents = list(store.indices), _iterations(kernel, nest)
+    if not is_injective(indices, extents, nest.realize.predicate):
+        raise cannot_lower(
+            f"block {block.name_hint}",
+            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
+            "the product can meet",
+            "one element of the output for each of the accumulator's, in all tiles",
+            f"index the output by a permutation of the product's rows and columns, or {fix}",
+        )
+
+
+def _iterations(kernel: ir.For, nest: FragmentNest) -> dict[ir.Var, Any]:
+    """Return the loops whose iterations may not store the same element, with their extents."""
+    store, axes = nest.realize.block.body, [nest.row, nest.column]
     if not store.buffer.same_as(nest.accumulators[0]):  # each tile has registers of its own
         around = ir.find_all(kernel, ir.For, lambda loop: ir.uses_node(loop, nest.nest))
         axes += [
@@ -342,21 +355,9 @@ def _check_store(kernel: ir.For, nest: FragmentNest) -> None:
         ]
     extents = {loop.loop_var: loop.extent for loop in axes}
     extents.update({loop.loop_var: loop.extent for loop in nest.units})
-    if DISJOINT_ROWS in block.annotations:
-        extents = _without_tables(store, extents)
-    if not is_injective(list(store.indices), extents, nest.realize.predicate):
-        raise cannot_lower(
-            f"block {block.name_hint}",
-            f"a store into {store.buffer.name}{list(store.indices)}, in which several elements of "
-            "the product can meet",
-            "one element of the output for each of the accumulator's, in all tiles",
-            f"index the output by a permutation of the product's rows and columns, or {fix}",
-        )
-
-
-def _without_tables(store: ir.BufferStore, extents: dict[Any, Any]) -> dict[Any, Any]:
-    """Leave out axes that tables are read by: the rows that they place are each tile's own."""
-    tables = ir.find_all(list(store.indices), ir.TensorLoad)
+    if ROW_TABLE not in nest.realize.block.annotations:
+        return extents
+    tables = ir.find_all(list(store.indices), ir.TensorLoad)  # tiles have rows of their own there
     return {x: n for x, n in extents.items() if not ir.depends_on(tables, [x])}
 
 

@@ -147,8 +147,7 @@ def _size(buffer: Any) -> int:
 def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
     """List the accesses below a statement; those of `tails` are left out."""
     if isinstance(stmt, ir.For):
-        is_loop = stmt.kind != ir.ForKind.THREAD_BINDING
-        _walk(stmt.body, (*loops, stmt) if is_loop else loops, tails, sites)
+        _walk(stmt.body, (*loops, stmt), tails, sites)
     elif isinstance(stmt, ir.SeqStmt):
         for part in stmt.seq:
             _walk(part, loops, tails, sites)
@@ -169,9 +168,10 @@ def _walk(stmt: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_S
 
 
 def _collect(node: Any, loops: tuple[ir.For, ...], tails: list[Any], sites: list[_Site]) -> None:
-    calls = ir.find_all(node, ir.Call, lambda x: getattr(x.op, "name", "") == "tirx.address_of")
+    addresses = ir.find_all(node, ir.Call, lambda x: str(x.op.name).endswith("address_of"))
+    copied = [x.args[0] for x in addresses]  # by an instruction, which says how much
     for load in ir.find_all(node, ir.TensorLoad):
-        if any(load.same_as(x.args[0]) for x in calls):  # nothing is read of it here
+        if any(load.same_as(x) for x in copied):
             continue
         _add(load.source, load.indices, False, loops, tails, sites)
     if isinstance(node, ir.BufferStore):
@@ -188,19 +188,20 @@ def _add(
 ) -> None:
     if buffer.scope() not in ("", "global") or any(buffer.same_as(x) for x in tails):
         return
-    moving = [x for x in loops if ir.depends_on(list(indices), [x.loop_var])]
+    own = [x for x in loops if x.kind != ir.ForKind.THREAD_BINDING]
+    moving = [x for x in own if ir.depends_on(list(indices), [x.loop_var])]
     count = prod(ir.static_int(x.extent) or 1 for x in moving)
     lanes, step = 1, None
     inner = next((x for x in reversed(moving) if not ir.is_const(x.extent, 1)), None)
     if inner is not None:
-        step = _step(buffer, indices, inner)
+        step = _step(buffer, indices, inner, loops)
         if inner.kind == ir.ForKind.VECTORIZED and step == 1:
             lanes = int(inner.extent)
             count //= lanes
     sites.append(_Site(buffer, lanes, count, step, is_store, indices))
 
 
-def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
+def _step(buffer: Any, indices: Any, loop: ir.For, around: tuple[ir.For, ...]) -> int | None:
     """Return by how many elements a loop moves in memory, None if not evenly.
 
     The index is evaluated at a few places, since a remainder is more than a simplifier proves.
@@ -211,12 +212,8 @@ def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
     if extent is None or any(ir.depends_on(x, [loop.loop_var]) for x in read):
         return None
     place = _place(buffer, indices)
-    others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
-    divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
-    divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
     steps: Counter[int | None] = Counter()
-    for sample in SAMPLES:
-        at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
+    for at in _samples(place, loop, around):
         first, second, last = (_value(place, {**at, loop.loop_var: x}) for x in (0, 1, extent - 1))
         if first is None or second is None or last is None:
             return None
@@ -224,6 +221,19 @@ def _step(buffer: Any, indices: Any, loop: ir.For) -> int | None:
     if loop.kind == ir.ForKind.VECTORIZED and len(steps) > 1:
         return None
     return steps.most_common(1)[0][0]
+
+
+def _samples(place: Any, loop: ir.For, around: tuple[ir.For, ...]) -> list[dict[Any, int]]:
+    """Return values of all variables but a loop's, each within the range of its own loop."""
+    others = dict.fromkeys(x for x in ir.find_all(place, ir.Var) if not x.same_as(loop.loop_var))
+    divided = [x for kind in DIVISIONS for x in ir.find_all(place, kind)]
+    divisors = {x for node in divided for x in ir.find_all(node.b, ir.Var)}  # never zero
+    extents = {x.loop_var: ir.static_int(x.extent) for x in around}
+    found = []
+    for sample in SAMPLES:
+        at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
+        found.append({x: y % (extents.get(x) or y + 1) for x, y in at.items()})
+    return found
 
 
 def _place(buffer: Any, indices: Any) -> Any:

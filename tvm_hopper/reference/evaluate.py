@@ -83,7 +83,8 @@ class Reference:
         float8: bool = False,
         moved_roundings: bool = False,
     ) -> None:
-        self.program = read(pick_function(plain, name))
+        self.function = pick_function(plain, name)
+        self.program = read(self.function)
         self.emitter = ReferenceEmitter(self.program, tf32, float8, moved_roundings)
         self.outside: list[Outside] = []
         self.call = build(self.emitter.function)

@@ -9,7 +9,9 @@
 Operands of products and convolutions are cast, and weights that nothing else reads have 16 bits
 from the start. Everything else stays as the model has it: TVM's ToMixedPrecision, which goes from
 products back to what their operands are made of, computes the angles of a rotary embedding in
-float16, and knows no bfloat16.
+float16, and knows no bfloat16. Products whose sums are shorter than an instruction of the tensor
+cores stay, too: the angles themselves are such a product, of frequencies and positions, and a
+position of 2047 has no bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_hopper import ir
 from tvm_hopper.errors import cannot_configure
+from tvm_hopper.facts.wgmma import instruction_k
 
 from .join_products import NUM_INPUT
 from .mutator_passes import rewrite_functions
@@ -178,7 +182,7 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         is_product = call.op == MATMUL or call.op in CONVOLUTIONS
         types = [str(x.ty.dtype) for x in call.args] if is_product else []
-        if WIDE not in types or {*types} - {WIDE, self.dtype}:
+        if WIDE not in types or {*types} - {WIDE, self.dtype} or _is_short(call):
             return call
         self.changed = True
         both = [
@@ -191,18 +195,34 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
         return CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
 
 
+def _is_short(call: Any) -> bool:
+    """Tell a product whose sums have fewer terms than one instruction adds."""
+    shape = call.args[0].ty.shape
+    if call.op != MATMUL or shape is None:
+        return False
+    terms = ir.static_int(shape[-1])
+    return terms is not None and terms < instruction_k("float16")
+
+
 @mutator
 class _Casts(PyExprMutator):  # type: ignore[misc]
-    """Leaves out casts of what has the type."""
+    """Leaves out casts of what has the type, or had it before it was widened."""
 
     changed = False
 
     def visit_call_(self, call: Any) -> Any:
         """Replace one cast."""
         call = super().visit_call_(call)
-        is_done = call.op == CAST and str(call.args[0].ty.dtype) == str(call.attrs.dtype)
-        self.changed = self.changed or is_done
-        return call.args[0] if is_done else call
+        if call.op != CAST:
+            return call
+        (x,) = call.args
+        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        widened = isinstance(made, relax.Call) and made.op == CAST and str(x.ty.dtype) == WIDE
+        for source in (x, *(made.args if made is not None and widened else ())):
+            if str(source.ty.dtype) == str(call.attrs.dtype):
+                self.changed = True
+                return source
+        return call
 
 
 def _readers(func: relax.Function) -> dict[Any, list[Any]]:

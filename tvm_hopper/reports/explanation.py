@@ -277,7 +277,9 @@ def _grid(order: TilesNote) -> str:
     if order.persistent is not None and order.persistent != keys.BY_DEVICE:
         return f"{order.persistent * size} thread blocks share the output tiles"
     if not order.tiles.isdigit():
-        blocks = "ceil(tiles / ceil(tiles / SMs)) thread blocks"
+        is_open = order.tiles.startswith("at most")  # a table counts them
+        most = "min(tiles, SMs)" if is_open else "ceil(tiles / ceil(tiles / SMs))"
+        blocks = f"{most} thread blocks"
         each = f", clusters of {size} counted as one" if size > 1 else ""
         return f"by the device at launch: {blocks}, tiles = {order.tiles}{each}"
     at_once = {sms: devices.Chip(sms).clusters(size) for sms in EXAMPLE_SMS}

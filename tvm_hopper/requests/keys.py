@@ -42,7 +42,7 @@ ACROSS_CLUSTER = "tvm_hopper.across_cluster"
 BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS = 1, 2, 3, 4, 5, 6  # values
 MOST_PARTS = 64  # by kernels
 # -- on the block that multiplies two shared tiles into a register tile
-DISJOINT_ROWS = "tvm_hopper.disjoint_rows"
+ROW_TABLE = "tvm_hopper.row_table"
 WGMMA = "tvm_hopper.wgmma"
 ACCUMULATE = "tvm_hopper.accumulate"
 OPERANDS = "tvm_hopper.operands"
@@ -79,7 +79,9 @@ CONFIGURATION = "tvm_hopper.configuration"
 PREFETCH_ROWS = "tvm_hopper.prefetch_rows"
 STAGE_ROWS = "tvm_hopper.stage_rows"
 SKEW_TURNS = "tvm_hopper.skew_turns"
-CURVES = ("hilbert",)
+HILBERT, PAIRS = "hilbert", "pairs"  # orders of tiles
+CURVES = (HILBERT,)  # of products
+ORDERS = (HILBERT, PAIRS)
 MOST_TURNS = 3  # consumer groups
 MOST_TURNS_AHEAD = 8  # iterations of the row loop
 MOST_STORE_SLOTS = 1 << 16  # no shared memory holds more
@@ -209,11 +211,13 @@ KEYS: dict[str, Key] = {
             "6: atomic reductions",
             (BY_CLUSTER, BY_KERNELS, BY_CALLER, IN_TURNS, BY_TURNS, BY_ATOMICS),
         ),
-        _block(
-            DISJOINT_ROWS,
-            int,
-            "rows of a product begin where a tensor says; no two tiles store the same row",
-            (1,),
+        Key(
+            ROW_TABLE,
+            (BLOCK, LOOP),
+            str,
+            "table that says where rows of a product's tiles begin, so that no two tiles store the "
+            "same row; the first element of its last row counts the tiles",
+            axis="blockIdx.x",
         ),
         _block(WGMMA, int, "lower this multiply-add block to WGMMA", (1,)),
         _block(
@@ -241,7 +245,7 @@ KEYS: dict[str, Key] = {
             option=True,
         ),
         _grid(RASTER_GROUP, int, "rasterization: rows of output tiles in a group", option=True),
-        _grid(RASTER_CURVE, str, "curve through a group", CURVES),
+        _grid(RASTER_CURVE, str, "curve through a group, or pairs of rows", ORDERS),
         _grid(
             PERSISTENT,
             int,

@@ -27,6 +27,7 @@ from .products.model import choose_config
 from .products.normalize import normalize
 from .products.pixel_boxes import box_pixels
 from .products.ranges import choose_ranges
+from .products.tile_groups import tile_groups
 from .reductions import across_blocks, across_cluster
 from .row_reduction.apply import row_reduction
 from .row_reduction.config import RowReductionConfig
@@ -69,6 +70,7 @@ __all__ = [
     "row_reduction",
     "share_loads",
     "size_classes",
+    "tile_groups",
     "wgmma",
     "widen_sums",
 ]

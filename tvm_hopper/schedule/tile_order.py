@@ -47,7 +47,9 @@ def raster(
         and waits for it before it accesses memory.
     curve : str, optional
         "hilbert": a Hilbert curve through squares of tiles, whose side is the largest power of two
-        up to `group`. None: down each column of a group.
+        up to `group`. "pairs": a thread block takes two tiles of neighbouring rows, the second one
+        from the other end, for kernels whose tiles have more work along a row. None: down each
+        column of a group.
     stream : bool, optional
         Stream-K: True gives a known number of persistent thread blocks equal shares of the k steps
         of all tiles. Parts of a tile are added in order, in a workspace from the caller's allocator
@@ -66,7 +68,7 @@ def raster(
     for name, flag in (("early_launch", early_launch), ("stream", stream)):
         if not isinstance(flag, (bool, type(None))):
             raise cannot_schedule(where, f"{name}={flag!r}", "True, False or None")
-    curve = as_choice(where, "curve", curve, keys.CURVES)
+    curve = as_choice(where, "curve", curve, keys.ORDERS)
     binding = sch.get(loop).thread_binding
     if binding is None or str(binding.thread_tag) != "blockIdx.x":
         found = "a loop that is not bound" if binding is None else f"{binding.thread_tag}"

@@ -165,6 +165,33 @@ def run_launches(
     return total
 
 
+def computed_integers(
+    launches: Sequence[BoundLaunch], number: int, known: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Return the workspaces of integers that a launch reads and an earlier one computed.
+
+    Parameters
+    ----------
+    number : int
+        Which of the launches reads them.
+    known : dict
+        Tensors that are given: all that the earlier launch may read.
+    """
+    touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
+    found: dict[str, np.ndarray] = {}
+    for name, workspace in launches[number].workspaces.items():
+        makers = [i for i, (stored, _) in enumerate(touched) if name in stored]
+        if workspace.array().dtype.kind not in "iu" or makers == [] or makers[-1] >= number:
+            continue
+        (stored, loaded), *others = (touched[i] for i in makers)
+        if others or name not in touched[number][1] or (loaded - stored) - known.keys():
+            continue
+        run = run_launches([launches[makers[0]]], {**known, name: workspace.array()}, [], [None])
+        if not run.stopped:
+            found[name] = run.outputs[name]
+    return found
+
+
 def _in_common(tensors: tuple[str, str]) -> dict[str, Any]:
     stored, other = tensors
     text = f"{stored}, which kernels store to, has memory in common with {other}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from tvm_hopper.errors import HopperError
@@ -31,7 +31,13 @@ from tvm_hopper.sim.protocol.given import given_integers
 from tvm_hopper.static_check.sync import check_sync
 from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.every_cta import check_indices, check_residency
-from tvm_hopper.verification.launches import BoundLaunch, bound_launches, ways_to_call
+from tvm_hopper.verification.launches import (
+    BoundLaunch,
+    bound_launches,
+    computed_integers,
+    ways_to_call,
+)
+from tvm_hopper.verification.lengths import draw_lengths, find_lengths
 from tvm_hopper.verification.numbers import blank_memory, fill_random
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
@@ -142,7 +148,8 @@ def verify(
         A module is lowered for `target` (default: the target in scope, else sm_90a).
     inputs : dict or None
         As for `simulate`; the rest out is filled with random numbers, except arguments that
-        the kernel only writes. Tensors with strides or an offset of their own get some.
+        the kernel only writes. Tensors with strides or an offset of their own get some. Tensors
+        that say how long loops are, as offsets of groups, are drawn in three ways, each checked.
     runs : sequence of (policy, seed)
         Schedules to run.
     blocks : list of (x, y, z) or None
@@ -189,11 +196,14 @@ def verify(
         reports = []
         try:
             ways = ways_to_call(program, values, request.limits.num_sms)
-            for number, allocator in enumerate(ways):
+            plain = _PlainProgram.find(ex_or_mod, program, against)
+            calls = [(way, drawn) for way in ways for drawn in plain.lengths(values, request)]
+            for number, (allocator, drawn) in enumerate(calls):
                 plain = _PlainProgram.find(ex_or_mod, program, against)
                 now = time.monotonic()
-                until = now + (end - now) / (len(ways) - number)
-                reports.append(_check_call(plain, program, request, allocator, line, until))
+                until = now + (end - now) / (len(calls) - number)
+                one = replace(request, inputs={**drawn, **request.inputs})
+                reports.append(_check_call(plain, program, one, allocator, line, until))
         except TensorMapError as error:  # the driver refuses it: no kernel is launched
             return Report((finding("TENSOR_MAP", str(error)),), (), ())
         except MemoryError as error:
@@ -347,6 +357,14 @@ class _PlainProgram:
         legal = self.reference.legal_indices(list(values.values()))
         return {name: legal[place] for place, name in enumerate(values) if place in legal}
 
+    def lengths(self, values: Mapping[str, Any], request: _Request) -> list[dict[str, Any]]:
+        """Return more inputs for each call: what says how long loops are, in several ways."""
+        if self.reference is None:
+            return [{}]
+        known = self.reference.sizes(list(values.values()))
+        found = find_lengths(self.reference.function, known)
+        return draw_lengths(found, list(values), values, list(request.inputs))
+
     def left_alone(self, names: Sequence[str]) -> set[str]:
         """Return which of a kernel's arguments the program stores nothing to."""
         if self.reference is None:
@@ -410,7 +428,8 @@ def _explore(
 ) -> list[str]:
     """Check each kernel's synchronisation without values: statically, and every interleaving.
 
-    Where it follows from integers in memory, those of `known` tensors are all that is looked at.
+    Where it follows from integers in memory, only those of `known` tensors are looked at, and what
+    earlier kernels compute from these alone.
     """
     stored = {
         name
@@ -419,8 +438,10 @@ def _explore(
     }
     texts = []
     end = time.monotonic() + budget_s
-    for launch in launches:
+    for number, launch in enumerate(launches):
         func = launch.func
+        made = computed_integers(launches, number, known)
+        known, stored = {**known, **made}, stored - made.keys()
         given = given_integers(func, launch.setup["params"], known, stored)
         left = max(end - time.monotonic(), 0.0)
         report = explore_skeleton(func, program.host, given=given, budget_s=left)

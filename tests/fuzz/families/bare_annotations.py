@@ -50,6 +50,7 @@ FORMS = {
     "tvm_hopper.early_loads": Form(("a_copy", "b_copy"), int),
     "tvm_hopper.reduce": Form(("a_copy", "b_copy"), str, usual='"add"'),
     "tvm_hopper.across_blocks": Form(("k0",), str, usual='"blockIdx.z"'),
+    "tvm_hopper.row_table": Form(("j0", "wgmma"), str, usual='"A"'),
     "tvm_hopper.share_loads": Form(("j0",), int),
     "tvm_hopper.across_cluster": Form(("k0",), int),
     "tvm_hopper.memory_bound": Form(("j0",), str, usual='"pointwise"'),

@@ -68,6 +68,15 @@ KERNELS = {
         {**SMALL, "packs": True, "splits": 2},
     ),
     "one step": (replace(ONE, m=16), SMALL),
+    "tiles in turn": (Case(h=3, kv=1, d=64, v=64, n=70, m=50), {**SMALL, "persistent": 2}),
+    "pairs of tiles": (
+        Case(h=3, kv=3, d=64, v=64, n=130, m=130, **CAUSAL),
+        {**SMALL, "persistent": 2},
+    ),
+    "in order, over tiles": (
+        Case(h=2, kv=1, d=32, v=32, n=200, m=200, **CAUSAL),
+        {"tile": (128, 64), "in_order": True, "splits": 1, "persistent": 1},
+    ),
     "causal": (replace(ONE, n=130, m=130, **CAUSAL), SMALL),
     "causal from the last": (
         replace(ONE, n=70, m=104, **masked(lambda i, j: j <= i + 34), log_sum=True),

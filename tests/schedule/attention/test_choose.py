@@ -26,12 +26,40 @@ def test_each_head_dimension_has_a_tile_that_fits(columns):
         assert shape.shared_bytes(config.tile, config.stages) <= SM_90A.tile_bytes
 
 
-def test_steps_are_as_wide_as_keys_and_masks_allow():
-    assert chosen((4096, 4096, 64, 64)).tile == (128, 176)
-    assert chosen((4096, 70, 64, 64)).tile == (128, 80)
-    assert chosen((None, None, 64, 64)).tile == (128, 176)
-    masked = AttentionShape(4096, 4096, 64, 64, "float16", True)
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [
+        ((512, 512, 128, 128), (128, 128)),  # steps that are all full
+        ((8192, 8192, 128, 128), (128, 160)),  # wide ones
+        ((4096, 70, 64, 64), (192, 80)),
+        ((8192, 8192, 64, 64), (192, 112)),  # more rows for the same keys
+        ((8192, 8192, 96, 96), (128, 176)),
+        ((None, None, 64, 64), (192, 112)),
+        ((8192, 8192, 256, 256), (128, 80)),
+    ],
+)
+def test_the_tile_of_least_time(shape, tile):
+    assert chosen(shape).tile == tile
+
+
+def test_masks_want_narrow_steps():
+    masked = AttentionShape(2048, 2048, 96, 96, "float16", True)
     assert choose_attention(masked, hs.AttentionConfig()).tile == (128, 128)
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "is_masked", "blocks"),
+    [
+        (2048, 8, False, 0),  # 128 tiles: one for each SM
+        (2048, 64, False, -1),
+        (2048, 64, True, -1),
+        (1024, 40, True, 0),  # 160 pairs of 8: the last 28 would run alone
+        (None, None, True, -1),
+    ],
+)
+def test_thread_blocks_share_tiles_where_there_are_several_for_each(rows, heads, is_masked, blocks):
+    shape = AttentionShape(rows, rows, 128, 128, "float16", is_masked, heads)
+    assert choose_attention(shape, hs.AttentionConfig()).persistent == blocks
 
 
 def test_consumers_are_as_many_as_rows():

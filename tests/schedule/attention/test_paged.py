@@ -18,7 +18,7 @@ from tests.schedule.attention.caches import (
 )
 from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.errors import LoweringError, ScheduleError
-from tvm_hopper.requests.keys import DISJOINT_ROWS
+from tvm_hopper.requests.keys import ROW_TABLE
 from tvm_hopper.simulation import simulate
 
 SMALL = {"tile": (64, 32), "consumers": 1}
@@ -147,7 +147,7 @@ def test_rows_that_a_table_places_need_a_word():
     """That no two tiles store the same row follows from the table's contents alone."""
 
     def forget(block):
-        notes = {k: v for k, v in block.annotations.items() if k != DISJOINT_ROWS}
+        notes = {k: v for k, v in block.annotations.items() if k != ROW_TABLE}
         return ir.with_block(block, annotations=notes)
 
     func = our_kernel(ONE, ragged=True, **SMALL)

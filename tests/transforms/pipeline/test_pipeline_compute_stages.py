@@ -7,7 +7,6 @@ import pytest
 
 from tests.transforms.scripts import changed, check, deeper, parse, run
 from tvm_hopper import ir
-from tvm_hopper.errors import LoweringError
 from tvm_hopper.requests.keys import ASYNC_OP, LATE as LATE_KEY, SHIFT
 from tvm_hopper.transforms.common.channel import FREE_SLOT, find_calls
 from tvm_hopper.transforms.pipeline.late_stages import find_lateness, mark_late, staged_loops
@@ -259,12 +258,19 @@ def test_consumers_issue_the_products_of_an_iteration_in_order(consumers):
     assert found == IN_ORDER.format(own=128 * consumers).strip().splitlines()
 
 
-def test_turns_of_a_loop_that_runs_again_are_refused():
-    """The first turn of the next time would meet the last one's end."""
+def test_turns_go_on_where_the_loop_runs_again():
+    """The first turn of a run waits for the last one of the run before, which all but one leave."""
     text = changed(TOGETHER, ("num_slots=2", "num_slots=2, in_order=1"))
-    again = parse(GROUP + deeper("for h in T.serial(4):\n" + deeper(text), 12))
-    with pytest.raises(LoweringError, match="found loop h around it; need one loop whose consum"):
-        run(again, pipeline_compute_stages)
+    group = changed(GROUP, ("thread_binding(160", "thread_binding(384"))
+    counted = re.sub(r"(\w: T.let\[T.int32\] =) k", r"\1 h * 8 + k", text)
+    again = parse(group + deeper("for h in T.serial(4):\n" + deeper(counted), 12))
+    lines = run(again, pipeline_compute_stages).script().splitlines()
+    asked = [x.strip() for x, y in pairwise(lines) if "bar(" in y and x.strip().startswith("if ")]
+    assert asked == [
+        "if tx // 128 - 1 > 0 or T.Add(h * 8, 0) > 0:",
+        "if tx < 256 or h < 3 or True:",
+        "if tx < 256 or k < 7 or h < 3:",
+    ]
 
 
 # -- what can run later

@@ -44,6 +44,24 @@ def test_from_one_tile_to_the_next():
     assert not plan_conditions(ir.kernels(want)[0])
 
 
+def test_the_condition_of_a_whole_block_is_the_block_s():
+    def store(condition, body):
+        text = KERNEL.replace("C[i, j] = other[i, j]", body).replace("STORE", condition)
+        return parse(
+            text, ("FILL", "tx % 64 < 60"), (", where=HAND_ON", ""), ("HANDED", "tile[i, j]")
+        )
+
+    plain = "C[i, j] = other[i, j]"
+    inside = store("n < 9", f"if i < n:\n                        {plain}")
+    check(run(inside, PropagateTileGuards()), store("n < 9 and i < n", plain))
+    otherwise = store(
+        "n < 9",
+        f"if i < n:\n                        {plain}\n"
+        "                    else:\n                        C[i, j] = T.float32(0)",
+    )
+    assert run(otherwise, PropagateTileGuards()).same_as(otherwise)
+
+
 def test_beside_a_condition_of_its_own():
     got = run(kernel(f"{OWN} and bx < n", hand_on="i < 7"), PropagateTileGuards())
     check(

@@ -50,6 +50,12 @@ def test_which_side_is_taken(column, plain):
     assert plan_bounds(found) == {}
 
 
+def test_bounds_in_the_shape_of_a_table_stay():
+    table = ("def func(", 'def func(n: T.int32, E: T.Buffer((T.min(n, n + 1),), "int32"), ')
+    func = parse(KERNEL.replace("COLUMN", "j").replace("A[i, ", "A[E[i], "), table)
+    assert run(func, simplify_index_bounds).same_as(func)
+
+
 @pytest.mark.parametrize(("condition", "column"), [("n > 32", "j"), ("n > 8", "T.min(j, n)")])
 def test_the_host_s_condition_may_decide(condition, column):
     def branch(text):

@@ -86,9 +86,10 @@ copies in a kernel without threads
         (TILES, f"                   for inner in range(2):\n{TILES}"),
     ),
     *rows(ring, ASK_PERSISTENT=ASK_PERSISTENT, NESTED=NESTED)("""
-persistent tiles of different depth
+ping-pong tiles of different depth
     range(8, => range(bx + 1,
     + ASK_PERSISTENT
+    persistent=2 => persistent=2, turns=2
     loop k, tvm_hopper.persistent: found bx + 1 iterations, which differ from tile to tile; need the
     same number for each output tile; remove persistent
 inner loops of different length
@@ -304,6 +305,10 @@ shared memory of a whole kernel
 raster group of no rows
     annotations=NOTES => annotations={'tvm_hopper.raster_group': 0}
     loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles
+table that the kernel does not read
+    annotations=NOTES => annotations={'tvm_hopper.persistent': 3, 'tvm_hopper.row_table': 'tiles'}
+    block kernel, tvm_hopper.row_table: found 'tiles'; need a tensor of int32 with two
+    dimensions, which the kernel reads
 persistent kernel of no blocks
     annotations=NOTES => annotations={'tvm_hopper.persistent': 0}
     loop bx, tvm_hopper.persistent: found 0; need at least one thread block

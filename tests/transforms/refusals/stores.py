@@ -101,9 +101,10 @@ stores in loops of different length
     T.serial(4) => T.serial(n + 1)
     loop k: found n + 1 iterations, which differ from tile to tile; need the same number for each
     output tile; pad the loop to its longest
-stores of different number in each output tile
+stores of different number in each output tile of ping-pong
     range(2) => range(by + 1)
     + PERSISTENT
+    persistent=1 => persistent=1, turns=2
     loop n, tvm_hopper.persistent: found by + 1 iterations, which differ from tile to tile
 a ring of stores that has no room
     store_slots=3 => store_slots=120

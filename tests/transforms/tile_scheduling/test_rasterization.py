@@ -8,6 +8,7 @@ import tvm
 from tvm import tirx
 
 from tvm_hopper import ir
+from tvm_hopper.requests.keys import HILBERT
 from tvm_hopper.transforms.tile_scheduling.rasterization import place_tile
 from tvm_hopper.transforms.tile_scheduling.schedule_tiles_plan import TileSchedule
 
@@ -17,7 +18,7 @@ def loop(name, extent):
     return tirx.For(var, 0, extent, ir.ForKind.SERIAL, tirx.Evaluate(0))
 
 
-def walk(rows, columns, group, curve=True, symbolic=False):
+def walk(rows, columns, group, curve=HILBERT, symbolic=False):
     """Return (row, column) of each tile in order, of so many rows, perhaps known at run time."""
     m = ir.Var("m", "int32")
     axes = loop("by", m if symbolic else rows), loop("bx", columns)
@@ -62,11 +63,11 @@ def test_neighbours_follow_one_another_over_squares():
 
 @pytest.mark.parametrize(("rows", "group", "taken"), [(8, 7, 4), (3, 8, 2), (200, 100, 64)])
 def test_groups_of_a_curve_are_powers_of_two(rows, group, taken):
-    order = TileSchedule(None, loop("by", rows), loop("bx", 4), group, None, curve=True)
+    order = TileSchedule(None, loop("by", rows), loop("bx", 4), group, None, curve=HILBERT)
     assert (order.rows_together, order.group_rows, order.follows_curve) == (taken, taken, True)
 
 
 def test_one_row_is_no_curve():
-    order = TileSchedule(None, loop("by", 8), loop("bx", 4), 1, None, curve=True)
+    order = TileSchedule(None, loop("by", 8), loop("bx", 4), 1, None, curve=HILBERT)
     assert not order.follows_curve
-    assert walk(3, 3, 1) == walk(3, 3, 1, curve=False)
+    assert walk(3, 3, 1) == walk(3, 3, 1, curve=None)

@@ -275,6 +275,76 @@ def test_trips_of_blocks_with_one_tile_stay():
         assert not ir.find_blocks(got.body, "tvm_hopper.tile_work")
 
 
+def test_iterations_that_differ_between_tiles_are_counted_in_a_register():
+    func = parse(TRIPS, noted(persistent=12), ("range(6)", "range(bx + 1)"), ("j * 6", "j"))
+    got = run(func, ScheduleTiles())
+    assert values_of(got, "trip") == ["tile", "trips[0] + (j + k)"] * 2
+    text = got.script()
+    for line in ("trips[0] = 0", "trips[0] = trips[0] + (tile_x + 1) * n"):
+        assert text.count(line) == 2  # in each role
+    assert text.index("trips[0] = 0") < text.index("for tile in")
+
+
+def walked(rows, columns, blocks):
+    """Return the tiles of each block of pairs, in order."""
+    changes = (
+        ("(4, ", f"({rows}, "),
+        ("(8, ", f"({columns}, "),
+        ("((4, 8)", f"(({rows}, {columns})"),
+    )
+    notes = noted(persistent=blocks, raster_curve="pairs")
+    func = run(parse(ROLES, notes, changes[2], *changes[:2]), ScheduleTiles())
+    axis = ir.thread_axes(ir.kernels(func)[0])["blockIdx.x"]
+    (loop, _) = ir.find_all(func.body, ir.For, lambda x: x.loop_var.name == "tile")
+    found = []
+    for block in range(int(axis.extent)):
+        own = []
+        for tile in range(int(ir.simplify(ir.substitute(loop.extent, {axis.loop_var: block})))):
+            values = {axis.loop_var: block, loop.loop_var: tile}
+            for bind in ir.find_all(loop.body, tirx.Bind):
+                values[bind.var] = int(ir.simplify(ir.substitute(bind.value, values)))
+            names = {x.name: y for x, y in values.items()}
+            own.append((names["tile_y"], names["tile_x"]))
+        found.append(own)
+    return found
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 100])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 4), (3, 4), (1, 5), (4, 3), (5, 1)])
+def test_pairs_are_of_mirrored_tiles_and_each_tile_is_computed_once(rows, columns, blocks):
+    found = walked(rows, columns, blocks)
+    assert all(found)
+    every = [(y, x) for y in range(rows) for x in range(columns)]
+    assert sorted(x for own in found for x in own) == every
+    for own in found:
+        in_pairs = [x for x in own if x[0] < rows // 2 * 2]
+        assert own[: len(in_pairs)] == in_pairs
+        for (top, left), (below, right) in zip(in_pairs[::2], in_pairs[1::2], strict=True):
+            assert (below, right) == (top + 1, columns - 1 - left)
+
+
+# -- tiles that a table counts
+
+
+def test_a_table_counts_rows_of_tiles_and_is_read_once_a_tile():
+    """Without it blocks would also compute what no group has."""
+    table = (
+        ("def func(", 'def func(tiles: T.Buffer((3, 5), "int32"), '),
+        ("C[by, bx] = ", "for k in range(4):\n                            C[tiles[1, by], bx] = "),
+    )
+    got = run(parse(KERNEL, noted(persistent=12, row_table="tiles"), *table), ScheduleTiles())
+    assert [str(x.indices) for x in ir.find_all(got.body, ir.TensorLoad)] == [
+        "(2, 0)",
+        "(1, tile_y)",
+    ]
+    loop, _ = ir.find_all(got.body, ir.For, lambda x: x.kind == ir.ForKind.SERIAL)
+    (rows,) = (x.var for x in ir.find_all(got.body, tirx.Bind) if x.var.name == "rows_in_use")
+    block = ir.thread_axes(ir.kernels(got)[0])["blockIdx.x"].loop_var
+    for used in range(6):
+        counts = [ir.substitute(loop.extent, {rows: used, block: bx}) for bx in range(12)]
+        assert sum(int(ir.simplify(x)) for x in counts) == used * 8
+
+
 # -- as many blocks as the device at hand balances
 
 BY_DEVICE = """

@@ -102,3 +102,12 @@ def test_clusters_that_do_not_fill_all_sms():
     assert counted(128, 132, "2, 66") == 64
     assert counted(5, 2, "4, 30") == 1
     assert ask_count(40, 4, in_cluster=True).args[-1].value == 30
+
+
+def test_tiles_that_the_device_alone_counts():
+    """Blocks are as many as run at once: balanced for 133 tiles, half of them would idle."""
+    assert counted(133, 132) == 67
+    assert counted(133, 132, "1, 0, 1") == 132
+    assert counted(20, 132, "1, 0, 1") == 20
+    assert counted(133, 132, "4, 30, 1") == 30
+    assert [int(x) for x in ask_count(40, 1, at_most=True).args[1:]] == [40, 1, 0, 1]

@@ -24,10 +24,12 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import HALF_DTYPES
+from tvm_hopper.requests.keys import PAIRS
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import check_program, check_type
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
 from tvm_hopper.schedule.products.config import Roles
+from tvm_hopper.schedule.tile_order import raster
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
 from .choose import AttentionShape, choose_attention
@@ -224,7 +226,7 @@ def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
     """Schedule the form; return the block of a tile."""
     tile = sch.get_sblock("tile")
     *heads, rows, parts = sch.get_loops(tile)
-    _deal_out(sch, heads, rows)
+    _deal_out(sch, heads, rows, config)
     schedule_tile(sch, parts, config, "tma")
     if config.splits and config.splits > 1:
         schedule_merge(sch)
@@ -268,13 +270,21 @@ def schedule_merge(sch: s_tir.Schedule) -> None:
         sch.set_scope(name, 0, "local")
 
 
-def _deal_out(sch: s_tir.Schedule, heads: list[Any], rows: Any) -> None:
+def _deal_out(sch: s_tir.Schedule, heads: list[Any], rows: Any, config: AttentionConfig) -> None:
     """Deal tiles out to thread blocks: those of a head after each other, if the grid allows it."""
+    persistent = config.persistent or 0
+    if not heads and persistent:
+        heads = [sch.add_unit_loop(rows)]
     head = sch.fuse(*heads) if len(heads) > 1 else heads[0] if heads else None
     if head is None:
         sch.bind(rows, "blockIdx.x")
         return
     count = ir.static_int(sch.get(head).extent)
-    is_few = count is not None and count <= MOST_HEADS
+    is_few = persistent or (count is not None and count <= MOST_HEADS)
     sch.bind(head, "blockIdx.y" if is_few else "blockIdx.x")
     sch.bind(rows, "blockIdx.x" if is_few else "blockIdx.y")
+    if persistent:
+        own = [x.var for x in sch.get(sch.get_sblock("tile")).iter_vars]
+        step = sch.get(sch.get_loops(sch.get_sblock("step"))[-1])
+        grows = ir.depends_on(step.extent, own)
+        raster(sch, rows, persistent=persistent, curve=PAIRS if grows else None)

@@ -2,7 +2,8 @@
 
 Registers of a consumer hold the sum (columns / 2 of a thread), the scores (keys / 2) and the
 weights in 16 bits (keys / 4); shared memory holds the queries and the rings of keys and values.
-The widest step that both take wins: a step has a fixed part, of barriers and of maxima of rows.
+Of the tiles that both take the one of least time wins: a step has a fixed part, of barriers and of
+maxima of rows, and so has a tile. Times are in keys, of a tile of 128 rows.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ from dataclasses import dataclass, replace
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
+from tvm_hopper.requests.keys import BY_DEVICE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.products.config import ARCH, CONSUMERS
 from tvm_hopper.transforms.common.shared_memory_size import TILE_ALIGNMENT
 
 from .config import KEY_STEP, AttentionConfig
 
-MOST_KEYS = 176  # of a step; 128 where a mask hides a part of the last steps
-MOST_MASKED_KEYS = 128
+# Fitted on an H200 to head dimensions 64 to 256 and lengths 512 to 8192, within 4%.
+TIME_OF_STEP = 30  # beside that of its keys
+TIME_OF_COLUMN = 0.35  # of a step, of columns beyond 128: nothing hides that the sum is rescaled
+TIME_OF_TILE, TIME_OF_BLOCK = 170, 340  # of a next tile, and of a thread block that begins
+TIME_OF_RAGGED = 37  # of a last step that is not full
+# Three consumers take 1.23 times as long for 1.5 times the rows where products are small; of more
+# columns their registers leave narrow steps alone.
+TIME_OF_THREE, MOST_COLUMNS_OF_THREE = 1.23, 64
+USUAL_LENGTH = 4096  # where it is not known
 STAGES = 2
 STEPS_OF_A_PART = 2  # at least
 MOST_SPLITS = 16  # a thread of the second kernel reads as many numbers, one after another
 # Of two consumers the producer leaves more registers where more than these are held: with 34 of 232
 # left, and results of parts to store, ptxas 13.0 spills 32 bytes.
 HELD_BY_DEFAULT, WIDE_SPLIT = 188, (24, 240)
-MOST_COLUMNS_IN_ORDER = 128  # wider heads multiply longer than they compute
 BARRIERS = 1024  # bytes of shared memory that are left for them
 ROWS = wgmma.INSTRUCTION_M  # of a warp group
 
@@ -87,15 +95,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
     stages = given.stages or STAGES
     packs = shape.has_room_for_group if given.packs is None else given.packs
     shape = shape.packed if packs else shape
-    consumers = given.consumers or _consumers(shape, given.tile)
-    tile = given.tile or (consumers * ROWS, _widest_step(shape, given, consumers, stages))
+    tile = given.tile or _fastest_tile(shape, given, stages)
+    consumers = given.consumers or max(x for x in CONSUMERS if tile[0] // ROWS % x == 0)
     if tile[0] % (consumers * ROWS):
         need = f"a multiple of {consumers * ROWS} rows for {consumers} consumers"
         raise cannot_schedule("attention", f"tile={tile}", need)
     overlap = stages > 1 if given.overlap is None else given.overlap
-    in_order = given.in_order
-    if in_order is None:
-        in_order = overlap and consumers > 1 and shape.depth <= MOST_COLUMNS_IN_ORDER
     tight = consumers == 2 and sum(shape.held(tile[1])) > HELD_BY_DEFAULT
     config = replace(
         given,
@@ -104,10 +109,12 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
         stages=stages,
         consumers=consumers,
         overlap=overlap,
-        in_order=in_order,
+        in_order=bool(given.in_order),
         splits=given.splits or _fill_chip(shape, tile),
         packs=packs,
     )
+    if given.persistent is None:
+        config = replace(config, persistent=_blocks(shape, config))
     taken, most = shape.shared_bytes(tile, stages), ARCH.tile_bytes
     if taken > most:
         raise cannot_schedule(
@@ -118,13 +125,6 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
             "choose fewer keys, rows or stages",
         )
     return config
-
-
-def _consumers(shape: AttentionShape, tile: tuple[int, int] | None) -> int:
-    """Return how many warp groups share a tile's rows: two, but of few rows, or those of a tile."""
-    if tile is not None:
-        return max(x for x in CONSUMERS if tile[0] // ROWS % x == 0)
-    return 1 if shape.rows is not None and shape.rows <= ROWS else 2
 
 
 def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:
@@ -141,20 +141,68 @@ def _fill_chip(shape: AttentionShape, tile: tuple[int, int]) -> int:
     return max(1, min(chip_of_target().num_sms // blocks, most, MOST_SPLITS))
 
 
-def _widest_step(shape: AttentionShape, given: AttentionConfig, consumers: int, stages: int) -> int:
-    """Return the most keys of a step that registers and shared memory hold."""
-    most = MOST_MASKED_KEYS if shape.is_masked else MOST_KEYS
-    if shape.keys is not None:
-        most = min(most, -(-shape.keys // KEY_STEP) * KEY_STEP)
-    consumer = None if given.registers is None else given.registers[1]
-    for keys in range(most, 0, -KEY_STEP):
-        budget = registers.accumulator_budget(shape.held(keys), consumers, ARCH, consumer, True)
-        fits = shape.shared_bytes((consumers * ROWS, keys), stages)
-        if budget.fits and fits <= ARCH.tile_bytes:
-            return keys
+def _blocks(shape: AttentionShape, config: AttentionConfig) -> int:
+    """Return the thread blocks of a persistent kernel; 0: each has one tile, which is not slower.
+
+    Pairs of tiles whose steps grow with the row are even, but dealt out by two.
+    """
+    assert config.tile is not None
+    if shape.heads is None or shape.rows is None or shape.keys is None:
+        return BY_DEVICE
+    sms, rows = chip_of_target().num_sms, -(-shape.rows // config.tile[0])
+    heads = shape.heads * (config.splits or 1)
+    if rows * heads <= sms:
+        return 0
+    if not shape.is_masked:
+        return BY_DEVICE
+    whole = _time_of_tiles(shape, config.tile, 0)  # of a head, without what tiles cost
+    alone = heads * (whole + rows * TIME_OF_BLOCK) / sms + whole / rows  # the last end one by one
+    pairs = -(-(-(-heads // 2) * rows) // sms) * 2 * (whole / rows + TIME_OF_TILE)
+    return BY_DEVICE if pairs <= alone else 0
+
+
+def _time_of_tiles(shape: AttentionShape, tile: tuple[int, int], time_of_tile: int) -> float:
+    """Return the time of all tiles of a head."""
+    rows = shape.rows or USUAL_LENGTH
+    keys = shape.keys or USUAL_LENGTH
+    seen = [keys] * -(-rows // tile[0])
+    if shape.is_masked:
+        seen = [min(keys, max(1, keys - rows + (n + 1) * tile[0])) for n in range(len(seen))]
+    steps = sum(-(-x // tile[1]) for x in seen)
+    ragged = TIME_OF_RAGGED * (keys % tile[1] > 0)
+    share = max(tile[0] / (2 * ROWS), 1)  # a tile of 64 rows waits as long as one of 128
+    of_rows = TIME_OF_THREE if tile[0] > 2 * ROWS else 1
+    step = tile[1] + TIME_OF_STEP + TIME_OF_COLUMN * max(0, shape.columns - 2 * ROWS)
+    return steps * step * of_rows + len(seen) * (time_of_tile * share + ragged)
+
+
+def _fastest_tile(shape: AttentionShape, given: AttentionConfig, stages: int) -> tuple[int, int]:
+    """Return the rows and keys of least time that registers and shared memory hold."""
+    consumers = [given.consumers] if given.consumers else _consumers(shape)
+    most = None if shape.keys is None else -(-shape.keys // KEY_STEP) * KEY_STEP
+    own = None if given.registers is None else given.registers[1]
+    legal = []
+    for number in consumers:
+        for keys in range(KEY_STEP, wgmma.MAX_N + 1, KEY_STEP):
+            if most is not None and keys > most:
+                break
+            budget = registers.accumulator_budget(shape.held(keys), number, ARCH, own, True)
+            tile = (number * ROWS, keys)
+            if budget.fits and shape.shared_bytes(tile, stages) <= ARCH.tile_bytes:
+                legal.append(tile)
+    if legal:
+        return min(legal, key=lambda x: (_time_of_tiles(shape, x, TIME_OF_TILE), -x[1]))
     raise cannot_schedule(
         "attention",
         f"head dimensions {shape.depth} and {shape.columns}",
         "a sum, scores and weights that registers hold: at most 256 columns",
         "give more registers to consumers, or split the head dimension of the values",
     )
+
+
+def _consumers(shape: AttentionShape) -> list[int]:
+    """Return how many warp groups may share a tile's rows."""
+    if shape.rows is not None and shape.rows <= ROWS:
+        return [1]
+    narrow = max(shape.depth, shape.columns) <= MOST_COLUMNS_OF_THREE
+    return [2, 3] if narrow and (shape.rows is None or shape.rows > 2 * ROWS) else [2]

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import wgmma
-from tvm_hopper.schedule.arguments import as_pair
+from tvm_hopper.requests.keys import BY_DEVICE
+from tvm_hopper.schedule.arguments import as_int, as_pair
 from tvm_hopper.schedule.given_fields import GivenFields
 from tvm_hopper.schedule.products.config import CONSUMERS, Roles
+from tvm_hopper.schedule.products.field_values import MOST_BLOCKS
 
 WHERE = "attention config"
 KEY_STEP = wgmma.instruction_k("float16")  # keys that an instruction multiplies values with
@@ -34,11 +36,15 @@ class AttentionConfig(GivenFields):
         the ring has two slots or more.
     in_order : bool, optional
         Let consumers multiply one after another: one computes weights while another one keeps the
-        tensor cores busy. None: with `overlap`, where there are several consumers and the head
-        dimension is at most 128.
+        tensor cores busy. None: no, since consumers that are not in step do so by themselves.
     splits : int, optional
         Parts that the keys are split into, which a second kernel merges. None: as many as fill the
         chip where there are few queries.
+    persistent : int, optional
+        Thread blocks that share all tiles, so that loads of the next tile overlap the end of one;
+        0: one block a tile, BY_DEVICE (-1): as many as the device has room for. None: BY_DEVICE
+        where there are more tiles than SMs. Where a mask makes later rows see more keys a block
+        takes tiles in pairs, of two heads, the second from the other end.
     packs : bool, optional
         Whether heads that share keys are rows of one tile. None: where a tile has room for them.
 
@@ -55,13 +61,16 @@ class AttentionConfig(GivenFields):
     overlap: bool | None = None
     in_order: bool | None = None
     splits: int | None = None
+    persistent: int | None = None
     packs: bool | None = None
 
     def __post_init__(self) -> None:
         need = "query rows of a thread block and keys of a step, e.g. (128, 128)"
         self.set_fields(tile=as_pair(WHERE, "tile", self.tile, need))
-        self.set_ints(
-            WHERE, {"stages": (1, None), "consumers": (1, max(CONSUMERS)), "splits": (1, None)}
+        counts = dict.fromkeys(("stages", "splits"), (1, None))
+        self.set_ints(WHERE, {**counts, "consumers": (1, max(CONSUMERS))})
+        self.set_fields(
+            persistent=as_int(WHERE, "persistent", self.persistent, BY_DEVICE, MOST_BLOCKS)
         )
         self.check_flags(WHERE, "overlap", "in_order", "packs")
         if self.overlap and self.stages == 1:

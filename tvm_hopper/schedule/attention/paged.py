@@ -22,7 +22,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
-from tvm_hopper.requests.keys import BLOCKS_PER_SM, DISJOINT_ROWS, REGISTERS
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, REGISTERS, ROW_TABLE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
@@ -112,7 +112,7 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
 def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     """Return the kernels of a prefill."""
     if args.kind == PREFILL and given.consumers in (None, 2):
-        given = replace(given, registers=given.registers or COPYING_REGISTERS)
+        given = replace(given, consumers=2, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
     queries = args["q"]
@@ -126,7 +126,7 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     sch.bind(sch.fuse(tiles, single), "blockIdx.x")
     schedule_tile(sch, parts, config, "tma" if args.kind == RAGGED else "cp_async")
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
-        sch.annotate(sch.get_sblock(name), DISJOINT_ROWS, 1)
+        sch.annotate(sch.get_sblock(name), ROW_TABLE, tile_table.NAME)
     return _scope(sch, "attention")
 
 

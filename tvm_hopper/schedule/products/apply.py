@@ -65,6 +65,7 @@ from .staging import (
     EpilogueTypes,
     leaves_operands_open,
 )
+from .tile_groups import in_groups
 from .tile_kernel import TilePlan, apply_tiles, oriented
 from .views import make_views
 
@@ -128,11 +129,15 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
         _check_nothing_sampled(given, "hs.normalize(mod)")
         block = label(sch, block).removeprefix("block ")
     plain = fresh or sch
-    if (boxes := in_boxes(plain, block, given)) is not None:
+    tiles = _in_sorted_rows(plain, block, given, asked) or in_groups(plain, block, given)
+    if tiles is not None:
+        rewritten = "hs.tile_groups(mod, block, rows of the tile)"
+    elif (tiles := in_boxes(plain, block, given)) is not None:
         rewritten = "hs.box_pixels(mod, block, rows of the tile)"
+    if tiles is not None:
         _check_nothing_sampled(given, rewritten)
         block = label(sch, block).removeprefix("block ")
-        plain, given = boxes
+        plain, given = tiles
         fresh = plain
     kernels = find_kernels(plain, block, given, asked)
     if len(kernels) > 1:
@@ -154,6 +159,20 @@ def _matmul_alone(sch: s_tir.Schedule, block: Any, given: MatmulConfig, asked: A
             product, _ = _schedule(sch, block, kernel, known)
             if is_thrown_away():
                 _accept(sch, product, before, given)
+
+
+def _in_sorted_rows(
+    plain: s_tir.Schedule, block: Any, given: MatmulConfig, asked: Asked
+) -> tuple[s_tir.Schedule, MatmulConfig] | None:
+    """Sort rows by the matrix that a table names for each, where a kernel can have them so."""
+    with contextlib.suppress(ScheduleError):
+        if (found := in_groups(plain, block, given, by_table=True)) is not None:
+            sch, config = found
+            name = label(plain, block).removeprefix("block ")
+            (kernel,) = find_kernels(sch, name, config, asked)
+            _try(sch, name, kernel, block_names(sch))
+            return found
+    return None
 
 
 def _check_nothing_sampled(config: MatmulConfig, rewritten: str) -> None:

@@ -58,6 +58,12 @@ def sort_axes(node: Any, loads: Sequence[Any]) -> ProductAxes:
     return ProductAxes(**{kind: tuple(places) for kind, places in found.items()})
 
 
+def element_of_index(index: Any) -> Any:
+    """Return the element of a tensor that an index is, cast or not; None for other indices."""
+    index = index.value if isinstance(index, tirx.Cast) else index
+    return index if isinstance(index, ir.TensorLoad) else None
+
+
 def tile_axes(node: Any, loads: Sequence[Any]) -> tuple[int | None, int | None, int | None]:
     """Choose the rows, columns and depth that are cut into tiles; None where there are none.
 

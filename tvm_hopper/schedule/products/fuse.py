@@ -217,7 +217,7 @@ def fuse_epilogue(sch: s_tir.Schedule, store: Any) -> None:
 
 
 def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
-    while consumers := followers(sch, store):
+    while (consumers := followers(sch, store)) and guarded_store(sch, store) is None:
         _check_not_output(sch, store)
         last = [c for c in consumers if len(consumers) == 1 or not followers(sch, c)]
         if len(last) > 1:
@@ -238,6 +238,14 @@ def _fuse_followers(sch: s_tir.Schedule, store: Any) -> None:
             hide_own_output(sch, consumers[0])
             _check_bounds(sch, store, consumers[0])
             inline_block(sch, sch.reverse_compute_inline, consumers[0])
+
+
+def guarded_store(sch: s_tir.Schedule, block: Any) -> Any:
+    """Return the one block that stores some of what a block writes, under a condition; or None."""
+    readers = followers(sch, block)
+    if len(readers) == 1 and isinstance(sch.get(readers[0]).body, ir.IfThenElse):
+        return readers[0]
+    return None
 
 
 def _leaves_out_an_axis(node: Any) -> bool:

@@ -25,6 +25,7 @@ from tvm_hopper.requests import keys
 from tvm_hopper.schedule import cluster, reductions, steps, tile_order
 
 from . import fuse
+from .axes import element_of_index
 from .config import MatmulConfig, Roles
 from .converted import find_converted
 from .gather import fuse_gather, is_gather
@@ -287,7 +288,7 @@ def copy_operand(
 
     `others` are products that read the same tile.
     """
-    index = read_index(sch, block, operand)
+    index, mechanism = read_index(sch, block, operand), _mechanism(sch, block, operand)
     # the epilogue may read the tensor too, from global memory
     copy = sch.cache_read(block, index, SHARED, consumer_blocks=[block, *others])
     sch.compute_at(copy, place, index=position)
@@ -295,8 +296,21 @@ def copy_operand(
     is_static = isinstance(problem.m.extent, int) and isinstance(problem.n.extent, int)
     rows = problem.ragged[operand is problem.rhs]
     spare = rows and operand.major == "k" and not (is_static and config.persistent)
-    steps.async_copy(sch, copy, "tma", config.swizzle, spare_rows=spare)
+    steps.async_copy(sch, copy, mechanism, config.swizzle, spare_rows=spare)
     drop_unit_dims(sch, copy, operand.kept)
+
+
+def _mechanism(sch: s_tir.Schedule, block: Any, operand: MatmulOperand) -> str:
+    """Return what loads tiles of an operand: threads, where a tensor names each row."""
+    makers = [x for x in sch.get_producers(block) if _writes(sch, x, operand.buffer)]
+    while makers:
+        maker = makers.pop()
+        load = fuse.filled_load(getattr(sch.get(maker).body, "value", None))
+        indices = [] if load is None else list(load.indices)
+        if any(element_of_index(x) is not None for x in indices):
+            return "cp_async"
+        makers += [x for x in sch.get_producers(maker) if not fuse.is_own_kernel(sch, x)]
+    return "tma"
 
 
 def _store(
@@ -309,6 +323,13 @@ def _store(
             stores[number] = fuse_gather(sch, store, loops.part, tiles.gathered)
             continue
         fuse.fuse_epilogue(sch, store)
+        if guarded := fuse.guarded_store(sch, store):
+            sch.reverse_compute_at(guarded, loops.part, preserve_unit_loops=True)
+            fuse.inline_block(sch, sch.compute_inline, store)
+            stores[number] = guarded
+            if table := sch.get(guarded).annotations.get(keys.ROW_TABLE):
+                sch.annotate(loops.n_outer, keys.ROW_TABLE, str(table))
+            continue
         if config.by_tma:
             operands += stage_output(sch, store, config)
     if starts_early(sch, stores, config.early_launch):

@@ -90,7 +90,7 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
     pads = {
         made.body.buffer: made
         for _, made in by_name.values()
-        if isinstance(made.body, ir.BufferStore) and filled_load(made.body.value) is not None
+        if isinstance(made.body, ir.BufferStore) and _is_pad(made.body.value)
     }
     found = [x for i in (0, 1) if (x := _windows(node, loads, i, pads)) is not None]
     for windows in found:
@@ -102,6 +102,12 @@ def find_windows(func: tirx.PrimFunc, block: str) -> Windows | None:
         _check(f"{where}, tensor {windows.source.source.name}", windows)
         return windows
     return None
+
+
+def _is_pad(value: Any) -> bool:
+    """Tell a tensor that is filled around; of tiles that a table places nothing is cut again."""
+    filled = filled_load(value)
+    return filled is not None and not ir.find_all(list(filled.indices), ir.TensorLoad)
 
 
 def split_groups(sch: s_tir.Schedule, block: str) -> tirx.PrimFunc:

@@ -103,6 +103,31 @@ def test_a_bound_from_below_of_every_second_row():
     assert find_bounds(R >= 2, (R * 2 - 1, COLUMN), SHAPE, NEST) is None
 
 
+QUOTIENT = tirx.floordiv(R * 16 + S % 16, 4)
+WIDE = R * 64 + S  # whose digits TVM leaves in predicates
+
+
+@pytest.mark.parametrize(
+    ("term", "index"),
+    [
+        (BX + QUOTIENT >= 1, BX * 3 + QUOTIENT * 3 - 2),  # by 3, rounded
+        (BX * 3 + QUOTIENT * 3 >= 2, BX * 3 + QUOTIENT * 3 - 3),
+        (WIDE >= 64, R * 3 - 3),  # s is below the step of r
+        (WIDE + BX * 4096 >= 256, (R + BX * 64) // 4 - 1),
+        (tirx.floordiv(WIDE, 64) + BX >= 2, BX * 2 + R * 2 - 4),
+    ],
+)
+def test_a_bound_from_below_in_other_steps(term, index):
+    assert find_bounds(term, (index, COLUMN), SHAPE, NEST).from_zero == (True, False)
+    assert find_bounds(term, (index - 3, COLUMN), SHAPE, NEST) is None
+
+
+def test_a_bound_in_other_steps():
+    quotient = BX * 4 + tirx.floordiv(R * 64 + S, 128)
+    assert bounds(quotient < 20, (BX * 8 + R, COLUMN), (40, 72)) == (40, None)
+    assert bounds(quotient < 20, (BX * 8 + R, COLUMN), (41, 72)) is None
+
+
 def test_the_ends_of_a_range():
     """TVM writes the last row alone as an equation."""
     last, first = tirx.EQ(ROW, tirx.const(127)), tirx.EQ(ROW, tirx.const(0))

@@ -49,6 +49,21 @@ PROVEN = {
         {BY: 11, R: 64},
         True,
     ),
+    "digits that a bound cuts through": (
+        [R // 16, BY * 2 + R % 16 // 8, R % 8, BX * 88 + C],
+        {BY: 5, BX: 3, R: 64, C: 88},
+        tirx.And(R < 45, BX * 88 + C < 256),
+    ),
+    "boxes of pixels": (
+        [
+            BY // 15 * 4 + (BX * 64 + R) // 48,
+            BY % 15 // 5 * 12 + (BX * 16 + R // 4) % 12,
+            BY % 5 * 4 + R % 4,
+            C,
+        ],
+        {BY: 300, BX: 2, R: 64, C: 160},
+        True,
+    ),
     "digits by a symbol": ([ROW // M, ROW % M, COL], STATIC, ROW < M * 2),
     "axes of one step": ([ROW, COL], {**STATIC, ir.Var("u", "int32"): 1}, True),
 }
@@ -72,6 +87,17 @@ NOT_PROVEN = {
         {BY: 4, R: 64},
         True,
     ),
+    "boxes of pixels on top of each other": (
+        [
+            BY // 15 * 4 + (BX * 64 + R) // 48,
+            BY % 15 // 5 * 11 + (BX * 16 + R // 4) % 12,
+            BY % 5 * 4 + R % 4,
+            C,
+        ],
+        {BY: 300, BX: 2, R: 64, C: 160},
+        True,
+    ),
+    "below a bound that another variable has": ([R + C, BX], STATIC, R < BX),
     "digits by two symbols": ([ROW // M, ROW % N, COL], STATIC, ROW < M * 2),
     "narrowed": ([tirx.Cast("int8", ROW), COL], STATIC, True),
 }

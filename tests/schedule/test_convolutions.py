@@ -39,6 +39,23 @@ FORMS = {
         {"tile": (128, 64, 64), "consumers": 2, "store": "tma"},
     ),
     "clusters": ((2, 16, 8), 64, 32, (3, 3), {"pads": 1}, {"cluster": (2, 1)}),
+    "an image of one row": ((1, 1, 14), 8, 40, (3, 5), {"pads": 2, "steps": 3}, {}),
+    "windows as wide as images": ((2, 3, 7), 64, 24, (2, 7), {"pads": 3, "steps": 2}, {}),
+    "columns as wide as images": ((2, 13, 3), 8, 24, (3, 3), {"steps": 4}, {}),
+    "one place": (
+        (3, 4, 1), 24, 24, (2, 1), {"steps": 4, "dilation": 3, "weights": "filters first"}, {},
+    ),
+    "columns of weights": (
+        (2, 13, 9), 24, 40, (7, 1), {"pads": 3, "steps": 2, "weights": "filters first"}, {},
+    ),
+    "columns of weights, one axis of the sum": (
+        (1, 10, 5), 64, 40, (3, 1), {"pads": 3, "steps": 2, "weights": "filters first"}, {},
+    ),
+    "steps with a rest": ((1, 23, 21), 72, 24, (2, 2), {"pads": 2, "steps": 2, "dilation": 2}, {}),
+    "clusters of tiles that are boxes": (
+        (3, 22, 8), 8, 32, (2, 4), {"pads": 2, "dilation": 3},
+        {"tile": (192, 32, 16), "cluster": (2, 1), "consumers": 3},
+    ),
     "parts of a sum": ((1, 7, 7), 128, 32, (3, 3), {"pads": 1}, {"split_k": 2}),
     "transposed": (
         (1, 8, 8), 64, 64, (3, 3), {"pads": 1}, {"tile": (64, 64, 64), "form": "transposed"},
@@ -88,6 +105,24 @@ def test_layers_lower_by_the_models_choice(args):
     assert args[2] in map(int, shared[1].split(", "))  # tiles of as many columns as filters have
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ((7, 46, 29), 320, 64, (2, 6), {"steps": 3, "pads": 1, "dilation": 3}),
+        ((3, 39, 25), 512, 256, (6, 7), {"steps": 3, "dilation": 2}),
+        ((6, 25, 44), 64, 160, (1, 5), {"steps": 2, "pads": 1, "dilation": 3}),
+        ((8, 67, 41), 512, 160, (3, 4), {"steps": 2, "pads": 1}),
+        ((7, 42, 57), 512, 64, (4, 6), {"pads": 2, "dilation": 2}),
+        ((3, 39, 34, 31), 1000, 160, (1, 3, 2), {"pads": 2, "dilation": 3}),
+    ],
+    ids=str,
+)
+def test_any_layer_lowers_by_the_models_choice(args):
+    *args, more = args
+    with H200:
+        hs.matmul(s_tir.Schedule(convolution(*args, fused=True, **more)), "C")
+
+
 def test_a_trace_replays_on_the_boxes():
     mod = convolution((1, 9, 9), 64, 32, (3, 3), pads=1)
     sch = s_tir.Schedule(mod)
@@ -106,6 +141,8 @@ def test_boxes_are_few_and_long():
     assert choose_box(("n", 8, 8), (1, 1, 1), 64) == (1, 8, 8)  # a symbolic axis is not cut
     assert count_boxes((1, 9, 9), (1, 1, 1), 64) == 3
     assert choose_box(("n", 50), (1, 8), 64) is None  # a box spans 256 elements
+    assert choose_box((3, 50, 64), (1, 1, 1), 384) == (3, 2, 64)
+    assert choose_box((3, 50, 64), (1, 1, 1), 384, 2) == (1, 6, 64)  # halves are boxes, too
 
 
 def test_the_model_counts_boxes():
@@ -158,6 +195,10 @@ def of_itself():
             r"found windows at each 9 elements .*; need at most 8",
         ),
         (
+            lambda: (convolution((2, 1, 24), 64, 64, (1, 7), steps=4, pads=1), "C"),
+            r"tensor X: found the index v_i0 \* 4 \+ v_r0 - 1, which is none of its 1 .*; need",
+        ),
+        (
             lambda: (convolution((2, 32, 32), 3, 64, (7, 7), pads=3), "C"),
             r"copy of X .*found stride 1 of 6 bytes; .*; pad its last dimension from 3 to 8",
         ),
@@ -174,5 +215,7 @@ def test_refusals_of_boxes():
     refuse(mod, r"found 64 pixels of images of n x 50; need a number that a box", config)
     with pytest.raises(ScheduleError, match=r"box_pixels: found rows=0; need"):
         hs.box_pixels(mod, "C", 0)
+    with pytest.raises(ScheduleError, match=r"box_pixels: found tiles=65; need"):
+        hs.box_pixels(mod, "C", 64, tiles=65)
     with pytest.raises(ScheduleError, match=re.escape("box_pixels: found block='Z'")):
         hs.box_pixels(mod, "Z", 64)

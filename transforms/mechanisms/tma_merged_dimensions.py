@@ -15,19 +15,27 @@ import functools
 import operator
 from dataclasses import replace
 
-from tvm import tirx
+from tvm import sym, tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.access import AffineAccess
+from tvm_hopper.analysis.access import AffineAccess, step_of
 from tvm_hopper.analysis.digits import find_runs, merge
+from tvm_hopper.facts.tensor_map import MAX_ELEMENT_STRIDE
 from tvm_hopper.transforms.common.transfer import Transfer
 
 
-def merge_dimensions(copy: Transfer) -> Transfer:
-    """Return a copy of a tensor with fewer dimensions, where its indices are digits of one."""
+def merge_dimensions(copy: Transfer, around: tuple[ir.For, ...] = ()) -> Transfer:
+    """Return a copy of a tensor with fewer dimensions, where its indices are digits of one.
+
+    `around` are the loops of the kernel.
+    """
     tensor = copy.tensor
     shape, given = list(tensor.buffer.shape), list(tensor.buffer.ty.strides or ())
-    runs = find_runs(tensor.indices, shape, tensor.strides)
+    analyzer = sym.Analyzer()
+    for loop in (*around, *copy.loops):
+        analyzer.bind(loop.loop_var, ir.range_of(loop))
+    found = find_runs(tensor.indices, shape, tensor.strides)
+    runs = [y for x in found for y in ([x] if _is_one(copy, x, analyzer) else [(d,) for d in x])]
     if len(runs) == len(shape):
         return copy
     merged = tirx.decl_buffer(
@@ -42,3 +50,23 @@ def merge_dimensions(copy: Transfer) -> Transfer:
     )
     access = AffineAccess(merged, indices, tensor.loops)
     return replace(copy, src=access) if copy.fills_shared else replace(copy, dst=access)
+
+
+def _is_one(copy: Transfer, run: tuple[int, ...], analyzer: sym.Analyzer) -> bool:
+    """Tell whether one loop at most moves along dimensions, in steps that a map has.
+
+    An inner index must not leave its dimension: a bound of it would be lost.
+    """
+    indices, shape = ([x[d] for d in run] for x in (copy.tensor.indices, copy.tensor.buffer.shape))
+    merged = merge(indices, shape)
+    loops = [x for x in copy.loops[1:] if not ir.is_const(x.extent, 1)]
+    moved = [x for x in loops if ir.depends_on(indices, [x.loop_var])]
+    if len(moved) > 1 or any(
+        (step_of(merged, x.loop_var) or 0) > MAX_ELEMENT_STRIDE for x in moved
+    ):
+        return False
+    return copy.condition is None or all(
+        ir.static_int(extent) is None
+        or analyzer.can_prove(tirx.all(index >= 0, index < ir.cast_like(extent, index)))
+        for index, extent in zip(indices[1:], shape[1:], strict=True)
+    )

@@ -134,7 +134,7 @@ def plan_tma_copies(
 
 
 def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
-    copy = merge_dimensions(in_digits(given))
+    copy = merge_dimensions(in_digits(given), around)
     tensor, s = copy.tensor, copy.loops[-1]
     loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
     inner = _contiguous_axis(copy)
@@ -191,14 +191,14 @@ def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
-    """Tell whether a dimension has one element, which no box lies after it."""
+    """Tell whether a dimension has one element, which no box lies before or after."""
     if not ir.is_const(copy.tensor.buffer.shape[axis], 1):
         return False
     analyzer = sym.Analyzer()
     for loop in (*around, *copy.loops):
         analyzer.bind(loop.loop_var, ir.range_of(loop))
     index = copy.tensor.indices[axis]
-    return copy.condition is None or analyzer.can_prove(index < ir.cast_like(1, index))
+    return copy.condition is None or analyzer.can_prove(tirx.EQ(index, ir.cast_like(0, index)))
 
 
 def _row_axes(copy: Transfer, loops: list[ir.For], inner: int) -> list[int]:

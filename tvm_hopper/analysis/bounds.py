@@ -13,6 +13,7 @@ from tvm_hopper import ir
 
 from .at_places import at_places
 from .contraction import summands
+from .divisors import divisor, terms_of
 
 MAX_STEP = 8  # that an index may take with what bounds it
 MOST_PLACES = 1 << 20  # at which two predicates are compared one by one
@@ -56,8 +57,6 @@ def find_bounds(
     for term in (_as_order(x, analyzer) for x in ir.conjuncts(condition)):
         low = _find_not_negative(term, indices, analyzer)
         found = None if low else _bounded(term, indices, shape, usual, loops, analyzer)
-        if found is None:
-            low = low or [n for n, x in enumerate(indices) if _starts_at(term, x, analyzer)]
         if found is None and not low:
             axis = _bounded_beside([], term, usual, loops)
             found = None if axis is None else (axis, shape[axis])
@@ -207,14 +206,13 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _same_bound(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
-    """Tell whether two predicates agree everywhere: compare the distance, then prove both ways."""
-    if isinstance(term, tirx.LT) and ir.dtype_of(term.a) == ir.dtype_of(bound.a):
-        gap = analyzer.simplify((term.b - term.a) - (bound.b - bound.a))
-        if ir.is_const(gap, 0):
-            return True
-    if _counts_tiles(term, bound, analyzer):
-        return True
-    return _agree(bound, term, analyzer)
+    """Tell whether two predicates agree everywhere: compare signs, then prove both ways."""
+    sides, others = as_less_than(term), as_less_than(bound)
+    if sides is None or others is None:
+        return _agree(bound, term, analyzer)
+    first, second = (low - high for low, high in (sides, others))
+    is_typed_alike = ir.dtype_of(first) == ir.dtype_of(second)
+    return (is_typed_alike and _same_sign(first, second, analyzer)) or _agree(bound, term, analyzer)
 
 
 def _same_places(term: Any, bound: Any, loops: tuple[ir.For, ...]) -> bool:
@@ -238,29 +236,8 @@ def _same_places(term: Any, bound: Any, loops: tuple[ir.For, ...]) -> bool:
     return bool(np.all(first == second))
 
 
-def _starts_at(term: Any, index: Any, analyzer: sym.Analyzer) -> bool:
-    """Tell whether a term says in other words that an index which may be negative is not."""
-    return not analyzer.can_prove(index >= 0) and _agree(term, index >= 0, analyzer)
-
-
 def _agree(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
     return _implies(first, second, analyzer) and _implies(second, first, analyzer)
-
-
-def _counts_tiles(term: Any, bound: Any, analyzer: sym.Analyzer) -> bool:
-    """Tell whether a term says that a tile is one of those in which all indices are in bounds.
-
-    `tile < 5` is `4 tile + row < 20`, for rows from 0 to 3.
-    """
-    sides = as_less_than(term)
-    if sides is None:
-        return False
-    tile, count, extent = sides[0], ir.static_int(sides[1]), ir.static_int(bound.b)
-    if not count or not extent or extent % count or count < 0:
-        return False
-    rows = extent // count
-    row = ir.simplify(bound.a - ir.cast_like(tile, bound.a) * rows)
-    return bool(analyzer.can_prove(row >= 0) and analyzer.can_prove(row < rows))
 
 
 def _implies(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
@@ -281,15 +258,38 @@ def _implies(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
 def _find_not_negative(term: Any, indices: tuple[Any, ...], analyzer: sym.Analyzer) -> list[int]:
     """Return the indices of which a term says that they are not negative, and nothing else.
 
-    `1 <= i` says so of i - 1.
+    `1 <= i` says so of i - 1, and of 3 * i - 2.
     """
     ordered = as_less_than(term)
-    if ordered is None:
+    if ordered is None or ir.dtype_of(ordered[0]) != ir.dtype_of(ordered[1]):
         return []
     low, high = ordered
-    gaps = (
-        analyzer.simplify(high - 1 - low - ir.cast_like(index, high))
-        for index in indices
-        if ir.dtype_of(low) == ir.dtype_of(high)
+    found = (ir.cast_like(index, high) for index in indices)
+    return [axis for axis, x in enumerate(found) if _same_sign(high - 1 - low, x, analyzer)]
+
+
+def _same_sign(first: Any, second: Any, analyzer: sym.Analyzer) -> bool:
+    """Tell whether two integers are negative at the same places.
+
+    Both 3 * i - 2 and 8 * i + j - 8 are so as i - 1 is, for j from 0 to 7.
+    """
+    first, second = _in_whole_steps(first, analyzer), _in_whole_steps(second, analyzer)
+    if not ir.depends_on(first, ir.find_all(second, ir.Var)):
+        return _equal(first, second)
+    cuts = {1, *(ir.static_int(x.b) or 1 for x in ir.find_all([first, second], tirx.FloorDiv))}
+    return any(
+        _equal(analyzer.simplify(tirx.floordiv(x, cut)), y)
+        for cut in sorted(cuts)
+        for x, y in ((first, second), (second, first))
     )
-    return [axis for axis, gap in enumerate(gaps) if ir.is_const(gap, 0)]
+
+
+def _in_whole_steps(expr: Any, analyzer: sym.Analyzer) -> Any:
+    """Divide by the steps of its terms, rounding down: that changes no sign."""
+    expr = analyzer.simplify(expr)
+    for step in sorted({divisor(x) for x in terms_of(expr)}, reverse=True):
+        if step > 1:
+            cut = analyzer.simplify(tirx.floordiv(expr, step))
+            if len(ir.find_all(cut, tirx.FloorDiv)) <= len(ir.find_all(expr, tirx.FloorDiv)):
+                return _in_whole_steps(cut, analyzer)
+    return expr

@@ -29,3 +29,10 @@ def divisor(expr: Any) -> int:
 def divides(length: int, expr: Any) -> bool:
     """Tell whether a length divides an integer expression for sure."""
     return divisor(expr) % length == 0
+
+
+def terms_of(expr: Any) -> list[Any]:
+    """Return the terms of a sum of integers; those subtracted times -1."""
+    if isinstance(expr, tirx.Sub):
+        return [*terms_of(expr.a), *(x * -1 for x in terms_of(expr.b))]
+    return [*terms_of(expr.a), *terms_of(expr.b)] if isinstance(expr, tirx.Add) else [expr]

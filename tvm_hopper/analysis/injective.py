@@ -13,9 +13,10 @@ from tvm import ir as tvm_ir, sym, tirx
 
 from tvm_hopper import ir
 
-from .at_places import at_places
+from .access import step_of
+from .at_places import WIDENED, at_places
+from .divisors import divisor, terms_of
 
-SIGNED = ("int32", "int64")
 MOST_COUNTED = 1 << 15  # iterations that are counted one by one, in some milliseconds
 
 
@@ -30,23 +31,87 @@ def is_injective(
     - `predicate` (expression): under which an iteration counts.
     - returns: False also where it could not be proven.
     """
-    extents = _bounded(extents, predicate)
-    moving = {var: extent for var, extent in extents.items() if not ir.is_const(extent, 1)}
-    still = {var: 0 for var in extents if var not in moving}
+    bounded = _bounded(extents, predicate)
+    # a bound may cut through digits: of 45 rows, row // 16 has no whole number
+    is_cut = any(ir.static_int(bounded[x]) != ir.static_int(extents[x]) for x in extents)
+    return _is_proven(indices, bounded, predicate) or (
+        is_cut and _is_proven(indices, extents, predicate)
+    )
+
+
+def _is_proven(indices: Sequence[Any], extents: Mapping[ir.Var, Any], predicate: Any) -> bool:
+    still = {var: 0 for var, extent in extents.items() if ir.is_const(extent, 1)}
+    terms = [*ir.conjuncts(ir.substitute(predicate, still))]
     indices = _with_digits_joined([ir.substitute(index, still) for index in indices])
-    if _is_mixed_radix(indices, moving):
-        return True
-    domain = {var: tvm_ir.Range.from_min_extent(0, extent) for var, extent in moving.items()}
+    indices, left = _untold(indices, {x: n for x, n in extents.items() if x not in still})
+    return all(
+        _tells(
+            [x for x in indices if ir.depends_on(x, list(group))],
+            {var: left[var] for var in group},
+            ir.conjunction(x for x in terms if not ir.depends_on(x, [*(extents.keys() - group)])),
+        )
+        for group in _groups(indices, left)
+    )
+
+
+def _untold(
+    indices: Sequence[Any], extents: Mapping[ir.Var, Any]
+) -> tuple[list[Any], Mapping[ir.Var, Any]]:
+    """Return the variables that are no part of an index by themselves, and what follows them."""
+    analyzer = sym.Analyzer()
+    for var, extent in extents.items():
+        analyzer.bind(var, tvm_ir.Range.from_min_extent(0, extent))
+    parts = [x for index in indices for x in _parts(ir.simplify(index), extents, analyzer)]
+    told = {var: 0 for var in extents if any(var.same_as(x) for x in parts)}
+    if not told:
+        return parts, extents
+    left = {var: extent for var, extent in extents.items() if var not in told}
+    return _untold([ir.substitute(x, told) for x in parts], left)  # any value of them will do
+
+
+def _parts(index: Any, extents: Mapping[ir.Var, Any], analyzer: sym.Analyzer) -> list[Any]:
+    """Cut a sum where its rest is shorter than a step: `a * 12 + b % 12` tells `a` and `b % 12`."""
+    if isinstance(index, tirx.Cast) and (ir.dtype_of(index.value), ir.dtype_of(index)) == WIDENED:
+        return _parts(ir.simplify(index.value), extents, analyzer)
+    if isinstance(index, tirx.Mul) and ir.static_int(index.b):
+        return _parts(index.a, extents, analyzer)
+    terms = [x for x in terms_of(index) if ir.depends_on(x, list(extents))]
+    for step in sorted({divisor(x) for x in terms} - {0}):
+        low = [x for x in terms if divisor(x) % step]
+        reach = analyzer.const_int_bound(_sum(low))
+        if low and reach.max_value - reach.min_value < step:
+            high = [x for x in terms if divisor(x) % step == 0]
+            return [x for part in (high, low) for x in _parts(_sum(part), extents, analyzer)]
+    return [_sum(terms)] if terms else []
+
+
+def _sum(terms: list[Any]) -> Any:
+    return sum(terms[1:], terms[0]) if terms else tirx.IntImm("int32", 0)
+
+
+def _groups(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> list[set[ir.Var]]:
+    """Return variables in groups of which no index follows two; each tells those of its own."""
+    groups = [{var} for var in extents]
+    for index in indices:
+        met = [x for x in groups if ir.depends_on(index, list(x))]
+        groups = [x for x in groups if not any(x is y for y in met)]
+        groups += [set().union(*met)] if met else []
+    return groups
+
+
+def _tells(indices: Sequence[Any], extents: Mapping[ir.Var, Any], predicate: Any) -> bool:
+    """Prove by TVM's iteration maps, or count."""
+    domain = {var: tvm_ir.Range.from_min_extent(0, extent) for var, extent in extents.items()}
     # What is injective on the whole domain is so on a part of it; TVM takes some maps only with
     # the predicate, `i * n + j if j < n`, and some only without it.
-    for condition in (True, ir.substitute(predicate, still)):
+    for condition in (True, predicate):
         try:
             iter_map = sym.detect_iter_map(indices, domain, condition, "bijective")
         except (tvm.error.InternalError, ValueError):  # some maps make it divide by 0 or overflow
             continue
         if len(iter_map.indices):
             return True
-    return _never_meet(indices, moving)
+    return _never_meet(indices, extents)
 
 
 def _with_digits_joined(indices: Sequence[Any]) -> list[Any]:
@@ -94,73 +159,12 @@ def _bounded(extents: Mapping[ir.Var, Any], predicate: Any) -> Mapping[ir.Var, A
         limit = ir.static_int(term.b) if isinstance(term, tirx.LT) else None
         if limit is None:
             continue
-        steps = _linear(term.a, extents)
-        if not steps or min(steps.values()) <= 0 or not _starts_at_zero(term.a, extents):
+        steps = {var: step_of(term.a, var) for var in extents if ir.depends_on(term.a, [var])}
+        first = ir.simplify(ir.substitute(term.a, dict.fromkeys(extents, 0)))
+        if not ir.is_zero(first) or not all(step and step > 0 for step in steps.values()):
             continue
         for var, step in steps.items():
             size = ir.static_int(sizes[var])
             if size is not None:
-                sizes[var] = min(size, max(-(-limit // step), 1))
+                sizes[var] = min(size, max(-(-limit // (step or 1)), 1))
     return sizes
-
-
-def _starts_at_zero(expr: Any, extents: Mapping[ir.Var, Any]) -> bool:
-    return ir.is_zero(ir.simplify(ir.substitute(expr, dict.fromkeys(extents, 0))))
-
-
-def _is_mixed_radix(indices: Sequence[Any], extents: Mapping[ir.Var, Any]) -> bool:
-    """Tell whether each variable can be read off sums in which each step exceeds all smaller ones.
-
-    For what TVM's iteration maps do not know: gaps (`i * 1000 + j`), negative steps, casts, and
-    dimensions that say the same twice.
-    """
-    sums = [_linear(ir.simplify(index), extents) for index in indices]
-    known: set[ir.Var] = set()
-    while True:
-        readable = {
-            var
-            for steps in sums
-            if steps is not None
-            for rest in [{v: s for v, s in steps.items() if v not in known and s}]
-            if _is_positional(rest, extents)
-            for var in rest
-        }
-        if not readable - known:
-            return len(known) == len(extents)
-        known |= readable
-
-
-def _is_positional(steps: Mapping[ir.Var, int], extents: Mapping[ir.Var, Any]) -> bool:
-    reach: int | None = 0  # of all smaller steps together; None if only run time knows
-    for var, step in sorted(steps.items(), key=lambda item: abs(item[1])):
-        if reach is None or abs(step) <= reach:
-            return False
-        extent = ir.static_int(extents[var])
-        reach = None if extent is None else reach + abs(step) * (extent - 1)
-    return True
-
-
-def _linear(expr: Any, extents: Mapping[ir.Var, Any]) -> dict[ir.Var, int] | None:
-    """Return the step of each iteration variable in a sum with constant steps, else None."""
-    if not ir.depends_on(expr, list(extents)):
-        return {}
-    if isinstance(expr, tirx.Cast) and {ir.dtype_of(expr), ir.dtype_of(expr.value)} <= {*SIGNED}:
-        wide = ir.dtype_of(expr) == "int64" or ir.dtype_of(expr.value) == "int32"
-        return _linear(expr.value, extents) if wide else None
-    if isinstance(expr, ir.Var):
-        return {expr: 1}
-    if isinstance(expr, (tirx.Add, tirx.Sub)):
-        left, right = _linear(expr.a, extents), _linear(expr.b, extents)
-        if left is None or right is None:
-            return None
-        sign = 1 if isinstance(expr, tirx.Add) else -1
-        return {v: left.get(v, 0) + sign * right.get(v, 0) for v in {**left, **right}}
-    if isinstance(expr, tirx.Mul):
-        factor, sums = ir.static_int(expr.b), expr.a
-        if factor is None:
-            factor, sums = ir.static_int(expr.a), expr.b
-        steps = _linear(sums, extents)
-        if factor is None or steps is None:
-            return None
-        return {var: factor * step for var, step in steps.items()}
-    return None

@@ -43,7 +43,16 @@ def test_rows_of_a_batch_are_rows(strides):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"strides": "strides=[3264, 64, 1]"}, {"value": "A[by, r % 50, s]"}], ids=str
+    "changed",
+    [
+        {"strides": "strides=[3264, 64, 1]"},
+        {"value": "A[by, r % 50, s]"},
+        {"value": "A[by, r * 2 + s // 64, s % 64]"},  # of one dimension a box has rows or columns
+        {
+            "value": "A[(by * 64 + r) // 50, (by * 64 + r) % 50 - 1, s]"
+        },  # which has a bound of its own
+    ],
+    ids=str,
 )
 def test_what_stays(changed):
     found = copy(**changed)

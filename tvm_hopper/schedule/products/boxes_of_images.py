@@ -10,7 +10,9 @@ from typing import Any
 from tvm_hopper.facts import tensor_map as maps
 
 
-def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple[int, ...] | None:
+def choose_box(
+    extents: Sequence[Any], steps: Sequence[int], rows: int, tiles: int = 1
+) -> tuple[int, ...] | None:
     """Cut images into boxes of a number of pixels: as few as possible, then the longest rows.
 
     - `extents` (sequence of int or expression): of the axes of images, outermost first; a symbolic
@@ -32,6 +34,9 @@ def choose_box(extents: Sequence[Any], steps: Sequence[int], rows: int) -> tuple
         extent = extents[axis] if isinstance(extents[axis], int) else 1
         for size in range(1, min(left, maps.MAX_BOX // steps[axis]) + 1):
             if left % size or (size > 1 and not isinstance(extents[axis], int)):
+                continue
+            inside, part = rows // left * size, rows // tiles
+            if inside % part and part % inside:
                 continue
             cut(axis - 1, left // size, (size, *chosen), count * -(-extent // size))
 

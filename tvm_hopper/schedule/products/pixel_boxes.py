@@ -54,7 +54,9 @@ MOST_ROWS = 1024  # of a box: tiles of a cluster
 NARROW = (16, 32)  # depths of tiles of few channels: swizzles of 32 and 64 bytes
 
 
-def box_pixels(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int, depth: int = 64) -> Any:
+def box_pixels(
+    mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int, depth: int = 64, tiles: int = 1
+) -> Any:
     """Cut the images of a convolution into boxes of a number of pixels.
 
     Parameters
@@ -67,6 +69,8 @@ def box_pixels(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int, depth: 
         Pixels of a box: the rows of a tile.
     depth : int
         Of a tile. If it divides the channels, the sum over windows and channels is one axis.
+    tiles : int
+        Of a box: those of a cluster, one after another.
 
     Returns
     -------
@@ -81,11 +85,12 @@ def box_pixels(mod: tvm.IRModule | tirx.PrimFunc, block: str, rows: int, depth: 
     check_rewrite("box_pixels", mod, block)
     rows = as_int("box_pixels", "rows", rows, 1, MOST_ROWS) or 1
     depth = as_int("box_pixels", "depth", depth, 1) or 1
+    tiles = as_int("box_pixels", "tiles", tiles, 1, rows) or 1
     functions = {None: mod} if isinstance(mod, tirx.PrimFunc) else dict(mod.functions.items())
     for gv, func in functions.items():
         if not isinstance(func, tirx.PrimFunc) or (found := _find(func, block)) is None:
             continue
-        new = _in_boxes(*found, rows, depth)
+        new = _in_boxes(*found, rows, depth, tiles)
         if gv is None:
             return new
         result = with_functions(mod, {gv: new})
@@ -113,7 +118,8 @@ def in_boxes(
     if not isinstance(rows, int) or not isinstance(depth, int):
         return sch, config  # refused as sampled
     down, across = config.cluster or (1, 1)
-    new = _in_boxes(*found, rows * (across if config.transposed else down), depth)
+    tiles = across if config.transposed else down
+    new = _in_boxes(*found, rows * tiles, depth, tiles)
     fresh = s_tir.Schedule(with_functions(sch.mod, {sch.mod.get_global_var(target): new}))
     fresh.work_on(target)
     return fresh, config
@@ -174,10 +180,12 @@ def _as_product(found: Windows, out_dtype: str) -> ProductShape:
     return replace(shape, images=images, image_steps=found.steps, channels=channels)
 
 
-def _in_boxes(func: tirx.PrimFunc, found: Windows, rows: int, depth: int) -> tirx.PrimFunc:
+def _in_boxes(
+    func: tirx.PrimFunc, found: Windows, rows: int, depth: int, tiles: int
+) -> tirx.PrimFunc:
     """Rewrite a function."""
     node = found.node
-    box = choose_box(found.extents, found.steps, rows)
+    box = choose_box(found.extents, found.steps, rows, tiles)
     if box is None:
         raise cannot_schedule(
             f"block {node.name_hint}",

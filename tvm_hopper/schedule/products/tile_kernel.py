@@ -191,14 +191,12 @@ def split_loops(
     k_parts = None
     if parts > 1:  # which take the steps in turn: so a symbolic depth divides, too
         k_parts, k_inner = sch.split(k_inner, [parts, tile_k])
-    if deep := [loops[a.loop] for a in problem.deep if a.loop >= 0]:
-        sch.reorder(*deep, k_outer)  # inside of each other, and then one
-        k_outer = sch.fuse(*deep, k_outer)
+    deep = [loops[a.loop] for a in problem.deep if a.loop >= 0]
     if tiles.axis == "m":
         part, m_tile = sch.split(m_tile, [config.sharers, None])
     else:
         part, n_tile = sch.split(n_tile, [config.sharers, None])
-    steps_of_k = (k_outer,) if k_parts is None else (k_parts, k_outer)
+    steps_of_k = (*deep, k_outer) if k_parts is None else (k_parts, *deep, k_outer)
     outer = [*lead, m_outer]
     is_cut = parts > 1 or not is_even
     if (len(lead) > 1 or is_cut) and not isinstance(problem.m.extent, int):
@@ -207,6 +205,7 @@ def split_loops(
         outer = [m_outer, *lead]
     sch.reorder(*outer, n_outer, *blocks, part, *steps_of_k, m_tile, n_tile, k_inner)
     rows = sch.fuse(*outer) if lead else m_outer
+    k_outer = sch.fuse(*deep, k_outer) if deep else k_outer
     return TileLoops(rows, n_outer, tuple(blocks), part, k_parts, k_outer)
 
 

@@ -134,6 +134,7 @@ def _in_digits(node: Any, load: Any) -> View | None:
     B[j % 16 // 8, j // 16, j % 8, k] becomes B_view[j, k]: each digit of j is a dimension.
     """
     used = _variables_of(node, load.indices)
+    used = tuple(sorted(used, key=lambda v: not _is_unit(node, v)))
     inner = contiguous_axis(node, load)
     if len(used) < 2 or inner not in (None, used[-1]):
         return None

@@ -10,15 +10,19 @@ Any number of axes of an image and any of its steps, dilations and pads are list
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import s_tir, sym, tirx
 from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.access import step_of
+from tvm_hopper.analysis.at_places import at_places
+from tvm_hopper.analysis.bounds import MOST_PLACES
 from tvm_hopper.analysis.contraction import find_contraction
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
@@ -196,19 +200,25 @@ def _windows(node: Any, loads: Sequence[Any], which: int, pads: dict[Any, Any]) 
     made = pads.get(load.source)
     source, condition = (load, None) if made is None else _through(made, load)
     is_filled = condition is not None and ir.depends_on(condition, variables)
-    follows_several = any(
+    is_window = _is_dilated(node, indices) or any(
         ir.depends_on(x, variables) and len(_movers(node, x)) > 1 for x in indices
     )
     # of one axis of rows alone steps are the operand's strides, which boxes have as they are
     in_steps = len(moving) > 1 and any(
         x not in (0, 1) for i, x in zip(moving, steps, strict=True) if i in own
     )
-    if not (is_filled or follows_several or in_steps):
+    if not (is_filled or is_window or in_steps):
         return None
     pad = None if made is None else load.source
     rows = sorted(moving, key=lambda i: _dimension(load, node.iter_vars[i].var))
     by_row = dict(zip(moving, steps, strict=True))
     return Windows(node, load, source, condition, pad, tuple(rows), tuple(by_row[i] for i in rows))
+
+
+def _is_dilated(node: Any, indices: list[Any]) -> bool:
+    """Tell whether a sum steps over elements, of another dimension than the last."""
+    summed = [x.var for x in node.iter_vars if x.iter_type == IterVar.CommReduce]
+    return any((step_of(x, v) or 0) > 1 for x in indices[:-1] for v in summed)
 
 
 def _moving_alone(node: Any, indices: list[Any], others: list[Any]) -> list[int]:
@@ -269,6 +279,14 @@ def _check(where: str, windows: Windows) -> None:
             f"{maps.COORDINATE_ALIGNMENT} bytes",
             "store images with their channels last (NHWC)",
         )
+    for index, extent in zip(windows.source.indices, windows.source.source.shape, strict=True):
+        if windows.condition is not None and _is_outside(node, index, extent):
+            raise cannot_schedule(
+                where,
+                f"the index {index}, which is none of its {extent} elements",
+                "a window that meets the images",
+                "leave the product out: all of it is zeros",
+            )
     for step, i in zip(windows.steps, windows.rows, strict=True):
         if step > maps.MAX_ELEMENT_STRIDE:
             raise cannot_schedule(
@@ -276,3 +294,17 @@ def _check(where: str, windows: Windows) -> None:
                 f"windows at each {step} elements along {node.iter_vars[i].var.name}",
                 f"at most {maps.MAX_ELEMENT_STRIDE}, what a tensor map steps over",
             )
+
+
+def _is_outside(node: Any, index: Any, extent: Any) -> bool:
+    """Tell whether an index is outside of a dimension for all values of its variables."""
+    axes = [x for x in node.iter_vars if ir.depends_on(index, [x.var])]
+    sizes = [ir.static_int(x) or 0 for x in (extent, *(x.dom.extent for x in axes))]
+    if not 0 < math.prod(sizes) <= MOST_PLACES:
+        return False
+    places = dict(zip((x.var for x in axes), np.indices(sizes[1:]), strict=True))
+    try:
+        found = np.asarray(at_places(index, places))
+    except KeyError:  # what is no sum of loops
+        return False
+    return not np.any((found >= 0) & (found < sizes[0]))

@@ -103,6 +103,20 @@ def test_operators(name):
     assert str(found.keys) == f"p1[v_b, j, {heads}, k]"
 
 
+def test_rows_of_a_batch_that_are_merged_behind_the_result():
+    """The cast behind stays outside: a tile's rows are of one sequence."""
+
+    def make(emit, *x):
+        weighted = emit(op.permute_dims(emit(op.nn.attention(*x)), [1, 0, 2, 3]))
+        merged = emit(op.reshape(weighted, (N * B, H * D)))
+        return emit(op.astype(merged, "float32"))
+
+    out, _ = joined(module(operands(), make))
+    given = arguments()
+    want = expected(*given).transpose(1, 0, 2, 3).reshape(N * B, H * D)
+    np.testing.assert_allclose(run(out, *given), want, atol=2e-3)
+
+
 def test_bias_of_an_operator():
     params = [*operands(), variable("bias", B, 1, N, M)]
     mod = module(params, lambda emit, *x: emit(op.nn.attention(*x)))

@@ -94,26 +94,45 @@ class Bindings:
         return value if isinstance(value, GenericConst) and value.ty.ndim == 0 else None
 
 
-def find_attentions(func: relax.Function) -> Iterator[OutlinedAttention]:
-    """Outline each attention operator, and each softmax along the last axis between products."""
+def find_attentions(func: relax.Function) -> Iterator[list[OutlinedAttention]]:
+    """Outline each attention operator, and each softmax along the last axis between products.
+
+    An attention has several forms: the first one ends with all that moves or casts its result.
+    """
     bindings = Bindings(func)
     for var in list(bindings.values):
-        outliner = _outliner_at(bindings, var)
-        if outliner is not None and (outlined := outliner.outline()) is not None:
-            yield outlined
+        forms = [x.outline() for x in _outliners_at(bindings, var)]
+        if any(x is not None for x in forms):
+            yield [x for x in forms if x is not None]
 
 
-def _outliner_at(bindings: Bindings, var: Any) -> _Outliner | None:
+def _outliners_at(bindings: Bindings, var: Any) -> list[_Outliner]:
     name = bindings.op(var)
     if name in OPERATORS:
-        return _Outliner(bindings, var, var)
+        return [_Outliner(bindings, var, var, end) for end in _ends(bindings, var)]
     if name != SOFTMAX or int(bindings.values[var].attrs.axis) not in (-1, len(_shape(var)) - 1):
-        return None
+        return []
     after, before = _product_after(bindings, var), _product_before(bindings, var)
     if after is None or before is None:
-        return None
-    outliner = _Outliner(bindings, before, after)
-    return None if outliner.half is None else outliner
+        return []
+    made = [_Outliner(bindings, before, after, end) for end in _ends(bindings, after)]
+    return [x for x in made if x.half is not None]
+
+
+def _ends(bindings: Bindings, after: Any) -> list[Any]:
+    """Follow weighted values as long as they are moved or cast, the last first.
+
+    Views stay outside.
+    """
+    var, found = after, [after]
+    while True:
+        readers = bindings.readers.get(var, [])
+        is_inner = isinstance(var, relax.DataflowVar)
+        if len(readers) != 1 or not is_inner or bindings.op(readers[0]) not in MOVES:
+            return found[::-1]
+        var = readers[0]
+        if bindings.op(var) != RESHAPE:
+            found.append(var)
 
 
 def _product_after(bindings: Bindings, softmax: Any) -> Any:
@@ -156,9 +175,8 @@ def _shape(x: Any) -> list[Any]:
 class _Outliner:
     """Copies the bindings of one attention into a function of its own."""
 
-    def __init__(self, bindings: Bindings, before: Any, after: Any) -> None:
-        self.bindings, self.before, self.after = bindings, before, after
-        self.result = self._result()
+    def __init__(self, bindings: Bindings, before: Any, after: Any, result: Any) -> None:
+        self.bindings, self.before, self.after, self.result = bindings, before, after, result
         self.operands = [x for y in {before: 0, after: 0} for x in self._operands_of(y)]
         self.half = self._operand_type()
         self.builder = relax.BlockBuilder()
@@ -193,18 +211,6 @@ class _Outliner:
                 out = self.builder.emit_output(self._copy(self.result))
             self.builder.emit_func_output(out)
         return OutlinedAttention(self.builder.get(), tuple(self.inputs), self.result)
-
-    def _result(self) -> Any:
-        """Follow the weighted values as long as they are moved or cast; views stay outside."""
-        var = last = self.after
-        while True:
-            readers = self.bindings.readers.get(var, [])
-            is_inner = isinstance(var, relax.DataflowVar)
-            if len(readers) != 1 or not is_inner or self.bindings.op(readers[0]) not in MOVES:
-                return last
-            var = readers[0]
-            if self.bindings.op(var) != RESHAPE:
-                last = var
 
     def _operand_type(self) -> str | None:
         """Return the type of 16 bits that operands have or are cast to.

@@ -73,31 +73,30 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
     def __init__(self, mod: tvm.IRModule, round_weights: bool) -> None:
         super().__init__(mod)
         self.round_weights = round_weights
-        self.found: dict[Any, OutlinedAttention] = {}
+        self.found: dict[Any, tuple[OutlinedAttention, _Joined]] = {}
         self.known: list[tuple[Any, _Joined | None]] = []
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Look for attention in a function before its bindings are visited."""
-        self.found.update({x.result: x for x in find_attentions(func)})
+        for forms in find_attentions(func):
+            made = ((x, self._function(x.mod)) for x in forms)
+            best = next(((x, y) for x, y in made if y is not None), None)
+            if best is not None:
+                self.found[best[0].result] = best
         return super().visit_function_(func)
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Call the function of an attention for its result."""
-        outlined = self.found.get(binding.var)
-        made = None if outlined is None else self._joined(outlined)
-        if made is None:
+        if binding.var not in self.found:
             super().visit_var_binding_(binding)
             return
         self.changed = True
         is_inner = isinstance(binding.var, relax.DataflowVar)
         emit = self.builder_.emit if is_inner else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(made))
+        self.set_var_remap(binding.var, emit(self._call(*self.found[binding.var])))
 
-    def _joined(self, outlined: OutlinedAttention) -> Any:
-        """Return a call of the outlined function, None where it is not recognised."""
-        made = self._function(outlined.mod)
-        if made is None:
-            return None
+    def _call(self, outlined: OutlinedAttention, made: _Joined) -> Any:
+        """Return a call of the outlined function."""
         args = []
         for _, x, dtype in (outlined.inputs[i] for i in made.places):
             given = self.visit_expr(x)

@@ -1,8 +1,8 @@
 """Pairs of tiles, whose work is even where it grows along a row. Part of ScheduleTiles.
 
-Of rows 2 p and 2 p + 1 of C columns a thread block takes a tile and the mirrored one: (2 p, x), then
-(2 p + 1, C - 1 - x). The last of an odd number of rows has tiles alone. With 3 rows of 4 columns
-and 2 blocks:
+Of rows 2 p and 2 p + 1 of C columns a thread block takes a tile and the mirrored one: (2 p, x),
+then (2 p + 1, C - 1 - x). The last of an odd number of rows has tiles alone. With 3 rows of 4
+columns and 2 blocks:
 
     block 0: (0, 0) (1, 3), (0, 2) (1, 1), (2, 0), (2, 2)
     block 1: (0, 1) (1, 2), (0, 3) (1, 0), (2, 1), (2, 3)

@@ -41,7 +41,9 @@ def share(
     for part in filter(is_load, parts):
         loads.setdefault(slot_of(part)[0], []).append(part)
     beside = [part for part in parts if not is_load(part)]
-    before, behind, inside = ({n: [] for n in range(len(parts))} for _ in range(3))
+    before: list[list[Any]] = [[] for _ in parts]
+    behind: list[list[Any]] = [[] for _ in parts]
+    inside: list[list[list[ir.SBlockRealize]]] = [[] for _ in parts]
     numbers = {id(x[0]): _number(parts, x[0]) for x in loads.values()}
     for together in (*around, *loads.values()):
         number = numbers.get(id(together[0]))

@@ -33,12 +33,8 @@ FIRST_BARRIER = 8  # of as many as there are consumers: those of ping-pong, whic
 class IterationOrder:
     """The consumers of a loop, of which thread `thread` is one's.
 
-    Attributes
-    ----------
-    consumers
-        Warp groups after the producer's; 1: there is no order.
-    around
-        The loops around it, each of which runs it again.
+    - `consumers`: warp groups after the producer's; 1: there is no order.
+    - `around`: the loops around it, each of which runs it again.
     """
 
     loop: ir.For

@@ -25,16 +25,8 @@ from .schedule_tiles_plan import TileSchedule
 def count_unequal(work: ir.Stmt, order: TileSchedule) -> tuple[ir.Stmt, list[ir.Var], set[ir.Var]]:
     """Count iterations on in registers where their number depends on the tile.
 
-    Parameters
-    ----------
-    work
-        What a role does for one tile.
-    order
-        Whose axes name the tile.
-
-    Returns
-    -------
-    The work, the registers, which begin at 0, and the variables that are counted by them.
+    - `work`: what a role does for one tile.
+    - `order`: whose axes name the tile.
     """
     axes = [order.rows.loop_var, order.columns.loop_var]
     trips = find_trips(work)

@@ -40,20 +40,8 @@ def share(
     loads: dict[int, list[ir.SBlockRealize]] = {}
     for part in filter(is_load, parts):
         loads.setdefault(slot_of(part)[0], []).append(part)
-    beside = [part for part in parts if not is_load(part)]
-    before: list[list[Any]] = [[] for _ in parts]
-    behind: list[list[Any]] = [[] for _ in parts]
-    inside: list[list[list[ir.SBlockRealize]]] = [[] for _ in parts]
-    numbers = {id(x[0]): _number(parts, x[0]) for x in loads.values()}
-    for together in (*around, *loads.values()):
-        number = numbers.get(id(together[0]))
-        first, last = _readers(parts, number or 0, together)
-        if not is_producer and first == last and _holds_loads(parts[last]):
-            inside[last].append(together)
-            continue
-        here, after = keep(together, beside)
-        before[number if is_producer and number is not None else first] += here
-        behind[last] += after
+    every = [*around, *loads.values()]
+    before, behind, inside = _places(parts, every, keep, is_producer)
     kept: list[Any] = []
     for number, part in enumerate(parts):
         kept += before[number]
@@ -65,8 +53,28 @@ def share(
     return ir.seq(_used(kept) if is_producer else kept)
 
 
-def _number(parts: list[ir.Stmt], part: ir.Stmt) -> int:
-    return next(n for n, x in enumerate(parts) if x.same_as(part))
+def _places(
+    parts: list[ir.Stmt], loads: list[list[ir.SBlockRealize]], keep: Keep, is_producer: bool
+) -> tuple[list[list[Any]], list[list[Any]], list[list[list[ir.SBlockRealize]]]]:
+    """Return what goes before and behind each statement, and loads that are for one inside it."""
+    beside = [part for part in parts if not is_load(part)]
+    before: list[list[Any]] = [[] for _ in parts]
+    behind: list[list[Any]] = [[] for _ in parts]
+    inside: list[list[list[ir.SBlockRealize]]] = [[] for _ in parts]
+    for together in loads:
+        number = _number(parts, together[0])
+        first, last = _readers(parts, number or 0, together)
+        if not is_producer and first == last and _holds_loads(parts[last]):
+            inside[last].append(together)
+            continue
+        here, after = keep(together, beside)
+        before[number if is_producer and number is not None else first] += here
+        behind[last] += after
+    return before, behind, inside
+
+
+def _number(parts: list[ir.Stmt], part: ir.Stmt) -> int | None:
+    return next((n for n, x in enumerate(parts) if x.same_as(part)), None)
 
 
 def _holds_loads(part: ir.Stmt) -> bool:

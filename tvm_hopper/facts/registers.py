@@ -75,16 +75,10 @@ def check(
 ) -> tuple[str, ...]:
     """Return every rule that the split breaks as "found ...; need ...", empty when it is legal.
 
-    Parameters
-    ----------
-    producer, consumer
-        Registers of each thread after `setmaxnreg.dec` and `setmaxnreg.inc`.
-    consumers
-        Number of consumer warp groups; there is one producer warp group.
-    arch
-        Where registers are to move.
-    blocks
-        CTAs that share an SM.
+    - `producer`, `consumer`: registers of each thread after `setmaxnreg.dec` and `setmaxnreg.inc`.
+    - `consumers`: number of consumer warp groups; there is one producer warp group.
+    - `arch`: where registers are to move.
+    - `blocks`: CTAs that share an SM.
     """
     if not arch.has_setmaxnreg:
         able = " or ".join(x.name for x in ARCHS.values() if x.has_setmaxnreg)

@@ -39,14 +39,9 @@ ROUNDS_EXACT = 8  # after which a box that still grows is taken as whole along i
 class Needs:
     """The regions to compute.
 
-    Attributes
-    ----------
-    boxes : dict
-        Of each buffer, the elements that are needed; buffers that are not have none.
-    ranges : dict
-        Of each loop, the iterations that run; loops that do not run have none.
-    work : int
-        Stores that are executed, at most.
+    - `boxes` (dict): of each buffer, the elements that are needed; buffers that are not have none.
+    - `ranges` (dict): of each loop, the iterations that run; loops that do not run have none.
+    - `work`: stores that are executed, at most.
     """
 
     boxes: dict[Any, Box]
@@ -62,14 +57,10 @@ def infer(
 ) -> Needs:
     """Find what boxes of the outputs need.
 
-    Parameters
-    ----------
-    sizes : dict
-        Value of each variable of the function that is no tensor.
-    wanted : dict
-        Boxes of buffers, both ends of each interval included.
-    given : dict, optional
-        What tensors of integers hold that the program does not store to: extents and indices.
+    - `sizes` (dict): value of each variable of the function that is no tensor.
+    - `wanted` (dict): boxes of buffers, both ends of each interval included.
+    - `given` (dict): what tensors of integers hold that the program does not store to: extents and
+      indices.
     """
     search = _Search(program, sizes, wanted, given or {})
     rounds = itertools.count()

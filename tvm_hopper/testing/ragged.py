@@ -65,18 +65,12 @@ def ragged(
 
     C[P[e] + i, j] is the sum of A[P[e] + i, k] * B[e, j, k] for i below P[e + 1] - P[e].
 
-    Parameters
-    ----------
-    rows : int
-        Of all groups, or of the largest one with `layout` "counts".
-    out_dtype : str, optional
-        Of what is stored; None: that of sums.
-    layout : str
-        "offsets": P holds where groups begin, and the end of the last one; "offsets64" in int64.
-        "counts": group e has the first P[e] rows of A[e] and C[e].
-    epilogue : str
-        "": sums are stored. "cast", "relu": sums in another type, or max(sum, 0), over all rows.
-        "bias": a sum and Y[e, j], over the rows of groups.
+    - `rows`: of all groups, or of the largest one with `layout` "counts".
+    - `out_dtype`: of what is stored; None: that of sums.
+    - `layout`: "offsets": P holds where groups begin, and the end of the last one; "offsets64" in
+      int64. "counts": group e has the first P[e] rows of A[e] and C[e].
+    - `epilogue`: "": sums are stored. "cast", "relu": sums in another type, or max(sum, 0), over
+      all rows. "bias": a sum and Y[e, j], over the rows of groups.
     """
     total, index = sum_dtype(dtype), "int64" if layout.endswith("64") else "int32"
     known = {
@@ -111,14 +105,9 @@ def ragged(
 class Drawn:
     """Tensors of a program of `ragged`, by name, and which rows of the result it stores.
 
-    Attributes
-    ----------
-    tensors : dict
-        Small integers; the result holds `untouched` everywhere.
-    result : str
-        Name of the result.
-    want : ndarray
-        In float64, and `untouched` in rows of no group.
+    - `tensors` (dict): small integers; the result holds `untouched` everywhere.
+    - `result`: name of the result.
+    - `want` (ndarray): in float64, and `untouched` in rows of no group.
     """
 
     tensors: dict[str, np.ndarray]

@@ -170,12 +170,8 @@ def computed_integers(
 ) -> dict[str, np.ndarray]:
     """Return the workspaces of integers that a launch reads and an earlier one computed.
 
-    Parameters
-    ----------
-    number : int
-        Which of the launches reads them.
-    known : dict
-        Tensors that are given: all that the earlier launch may read.
+    - `number`: which of the launches reads them.
+    - `known` (dict): tensors that are given: all that the earlier launch may read.
     """
     touched = [touched_tensors(x.func, x.setup["params"]) for x in launches]
     found: dict[str, np.ndarray] = {}

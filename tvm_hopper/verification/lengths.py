@@ -25,16 +25,10 @@ WAYS = ("equal", "ragged", "one")
 class Lengths:
     """One tensor that says how long loops are.
 
-    Attributes
-    ----------
-    place : int
-        Of the parameter.
-    rises : bool
-        Whether differences of neighbours are lengths.
-    limit : int
-        The largest element.
-    outputs : tuple of int
-        Parameters of whose rows a call may leave some as they are.
+    - `place`: of the parameter.
+    - `rises`: whether differences of neighbours are lengths.
+    - `limit`: the largest element.
+    - `outputs`: parameters of whose rows a call may leave some as they are.
     """
 
     place: int
@@ -136,14 +130,9 @@ def draw_lengths(
 ) -> list[dict[str, np.ndarray]]:
     """Return inputs of several calls: what says lengths, and outputs of which rows stay.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Of the kernel's arguments, in the order of the program's parameters.
-    values : mapping
-        All arguments; their shapes and types are looked at.
-    given : sequence of str
-        Those that the caller decides.
+    - `names`: of the kernel's arguments, in the order of the program's parameters.
+    - `values` (mapping): all arguments; their shapes and types are looked at.
+    - `given`: those that the caller decides.
     """
     drawn = [x for x in found if names[x.place] not in given]
     if not drawn:

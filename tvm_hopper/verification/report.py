@@ -94,12 +94,8 @@ class Report:
     def table(self, width: int | None = None, ink: bool = False) -> str:
         """Return the report as text, with the findings as a table.
 
-        Parameters
-        ----------
-        width : int or None
-            Characters of a line; None: 118.
-        ink : bool
-            Whether severities are coloured, by the escape sequences of terminals.
+        - `width`: characters of a line; None: 118.
+        - `ink`: whether severities are coloured, by the escape sequences of terminals.
         """
         table = findings_text(self.findings, width, ink)
         return "\n".join([*self._rests_on(), *([table] if table else [])])

@@ -50,14 +50,9 @@ class GroupNest:
 class Rows:
     """A loop whose number of iterations a tensor says.
 
-    Attributes
-    ----------
-    group
-        The loop over groups around it.
-    row
-        The loop.
-    count
-        How many rows a group has, in terms of the variable of `group`.
+    - `group`: the loop over groups around it.
+    - `row`: the loop.
+    - `count`: how many rows a group has, in terms of the variable of `group`.
     """
 
     group: Any
@@ -69,16 +64,10 @@ class Rows:
 class RaggedGroups:
     """A grouped product, and the nests after it that take its elements, the last one to store.
 
-    Attributes
-    ----------
-    product
-        Its nest.
-    rows
-        Of the product.
-    load
-        The operand that has a row for each of the output, in terms of the loops.
-    readers
-        Nests that compute an element each from one of what is in front, in order.
+    - `product`: its nest.
+    - `rows`: of the product.
+    - `load`: the operand that has a row for each of the output, in terms of the loops.
+    - `readers`: nests that compute an element each from one of what is in front, in order.
     """
 
     product: GroupNest
@@ -90,17 +79,10 @@ class RaggedGroups:
 def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedGroups] | None:
     """Recognise a grouped product; None for other products.
 
-    Returns
-    -------
-    func : PrimFunc
-        The function, with casts of operands inlined.
-    groups : RaggedGroups
-        The product, as it is there.
-
-    Raises
-    ------
-    ScheduleError
-        Lengths that no table of tiles describes: the message names the loop or the tensor.
+    - returns `func`: the function, with casts of operands inlined.
+    - returns `groups`: the product, as it is there.
+    - raises ScheduleError: lengths that no table of tiles describes: the message names the loop or
+      the tensor.
     """
     nest = None if not isinstance(func.body, ir.SBlockRealize) else _nest_of(func, block)
     if nest is None or _rows_of(nest) is None:
@@ -217,19 +199,10 @@ def _reads(stmt: Any, buffer: Any) -> bool:
 def match_reader(reader: GroupNest, before: Any, rows: Rows) -> dict[Any, Any]:
     """Return what the loops of an elementwise nest are, in terms of those of a product.
 
-    Parameters
-    ----------
-    reader : GroupNest
-        It reads one element of the tensor that `before` writes, at one place.
-    before : BufferStore
-        In terms of the loops of the product.
-    rows : Rows
-        Of the product.
-
-    Raises
-    ------
-    ScheduleError
-        Its loops are not those of the elements that it reads.
+    - `reader`: it reads one element of the tensor that `before` writes, at one place.
+    - `before` (BufferStore): in terms of the loops of the product.
+    - `rows`: of the product.
+    - raises ScheduleError: its loops are not those of the elements that it reads.
     """
     loads = ir.find_all(
         reader.store.value, ir.TensorLoad, lambda x: x.source.same_as(before.buffer)

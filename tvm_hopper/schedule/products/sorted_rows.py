@@ -35,12 +35,8 @@ THREADS = 128
 def sort_rows(func: tirx.PrimFunc, block: str) -> tirx.PrimFunc | None:
     """Return a function whose product has sorted rows; None where there is nothing to gain.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        Plain loops.
-    block : str
-        The multiply-add.
+    - `func`: plain loops.
+    - `block`: the multiply-add.
     """
     if not isinstance(func.body, ir.SBlockRealize) or not _has_tables(func):
         return None

@@ -104,10 +104,7 @@ def in_groups(
     With `by_table` it is one of rows that name their matrix each, and are sorted by it; None where
     what was requested does not go with groups.
 
-    Raises
-    ------
-    ScheduleError
-        What was requested does not go with groups.
+    - raises ScheduleError: what was requested does not go with groups.
     """
     name = label(sch, block).removeprefix("block ")
     function = sch.func_working_on
@@ -168,16 +165,11 @@ def _with_tile(found: RaggedGroups, given: MatmulConfig) -> MatmulConfig:
 class _TiledGroups:
     """Variables of a product in tiles, and the table that says what they are of the groups.
 
-    Attributes
-    ----------
-    outer, summed
-        Loops of the output, as its dimensions follow, but for groups and rows; loops of the sum.
-    count
-        How many tiles there may be.
-    stores
-        What is stored of the product, one nest behind another, in terms of its loops.
-    firsts
-        Where rows of a group begin in tensors, in terms of the group.
+    - `outer`, `summed`: loops of the output, as its dimensions follow, but for groups and rows;
+      loops of the sum.
+    - `count`: how many tiles there may be.
+    - `stores`: what is stored of the product, one nest behind another, in terms of its loops.
+    - `firsts`: where rows of a group begin in tensors, in terms of the group.
     """
 
     def __init__(self, found: RaggedGroups, rows: int, name: str) -> None:
@@ -273,14 +265,10 @@ class _TiledGroups:
     def placed(self, expr: Any, at: Mapping[Any, Any], ours: Sequence[Any] = ()) -> Any:
         """Return an expression of the product's loops in terms of a tile and the row in it.
 
-        Parameters
-        ----------
-        expr : Expr or BufferStore
-            In terms of the loops.
-        at : mapping
-            Of `variables`.
-        ours : sequence of Var
-            Tensors of tiles, which are indexed by the tile and the row in it.
+        - `expr` (Expr or BufferStore): in terms of the loops.
+        - `at` (mapping): of `variables`.
+        - `ours` (sequence of Var): tensors of tiles, which are indexed by the tile and the row in
+          it.
         """
         known_vars = {**at, self.group: self.of_tile(GROUP, at[self.group])}
 

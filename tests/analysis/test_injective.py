@@ -99,6 +99,9 @@ NOT_PROVEN = {
     ),
     "below a bound that another variable has": ([R + C, BX], STATIC, R < BX),
     "digits by two symbols": ([ROW // M, ROW % N, COL], STATIC, ROW < M * 2),
+    "added, but not above another": ([BX, tirx.max(COL - BX, 0)], STATIC, True),
+    "divided by another": ([BX, COL // (BX + 1)], STATIC, True),
+    "multiplied by another": ([BX, (1 - BX) * COL], STATIC, True),
     "narrowed": ([tirx.Cast("int8", ROW), COL], STATIC, True),
 }
 

@@ -108,6 +108,22 @@ def test_all_products_of_imported_models_have_16_bits(name):
     assert {str(x.ty.dtype) for y in products for x in y.args} == {"float16"}
 
 
+def test_products_without_a_sum_stay_float32():
+    """Frequencies times places: of these 2047 has no bfloat16."""
+    short = [((4, 32, 1), "float32"), ((4, 1, 64), "float32")]
+    mod = to_half(model_of(relax.op.matmul, *short), "bfloat16")
+    assert {str(x.ty.dtype) for y in calls(mod)["matmul"] for x in y.args} == {"float32"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "float16"])
+def test_casts_that_round_stay(dtype):
+    def through(x):
+        return relax.op.astype(relax.op.astype(x, "float32"), dtype)
+
+    found = calls(to_half(model_of(through, ((4, 4), dtype))), "astype")["astype"]
+    assert len(found) == (0 if dtype == "float16" else 2)
+
+
 def test_angles_of_rotary_embeddings_stay_float32():
     """In float16 place 2047 is off by half a radian."""
     before, after = saved("llama_prefill"), to_half(saved("llama_prefill"))

@@ -89,6 +89,8 @@ def main(a: T.handle, B: T.Buffer((4, 64, 128), "float16"), P: T.Buffer((5,), "i
 """
 
 
+GRID_OF_HEADS = "for i, h, j, k in T.grid(P[e + 1] - P[e], 2, 64, 128)"
+REMAP_OF_HEADS = 've, vh, vj, vk = T.axis.remap("SSSR", [e, h, j, k])'
 KNOWN = (("    m = T.int32()\n", ""), ("(m, ", "(256, "))
 
 
@@ -124,6 +126,34 @@ def test_a_limit_of_loops_that_are_longer():
     result.require_clean()
     want = drawn.want.copy()
     want[127] = want[192:200] = UNTOUCHED  # rows behind the 64th of a group
+    np.testing.assert_array_equal(result.outputs["C"], want)
+
+
+@pytest.mark.parametrize("persistent", [0, 3])
+def test_another_dimension_of_the_output(persistent):
+    """A tile of the table is then several rows of tiles."""
+    heads = (
+        *KNOWN,
+        ('a, (256, 128), "float16"', 'a, (2, 256, 128), "float16"'),
+        ("(4, 64, 128)", "(2, 4, 64, 128)"),
+        ('c, (256, 64), "float32"', 'c, (2, 256, 64), "float32"'),
+        ("for i, j, k in T.grid(P[e + 1] - P[e], 64, 128)", GRID_OF_HEADS),
+        ('ve, vj, vk = T.axis.remap("SSR", [e, j, k])', REMAP_OF_HEADS),
+        *[(f"C[v, vj]{x}", f"C[vh, v, vj]{x}") for x in (" = T.", " = C", " + ")],
+        ("A[v,", "A[vh, v,"),
+        ("B[ve,", "B[vh, ve,"),
+    )
+    sch = s_tir.Schedule(parsed(SYMBOLIC, *heads))
+    hs.matmul(sch, "C", hs.MatmulConfig(**SMALL, persistent=persistent))
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-2, 3, x).astype("float16") for x in ((2, 256, 128), (2, 4, 64, 128)))
+    out = np.full((2, 256, 64), UNTOUCHED, "float32")
+    result = simulate(sch, {"A": a, "B": b, "P": np.array(OFFSETS, "int32"), "C": out})
+    result.require_clean()
+    want = np.full(out.shape, float(UNTOUCHED))
+    for e, (first, end) in enumerate(itertools.pairwise(OFFSETS)):
+        parts = a[:, first:end].astype("float64"), b[:, e].astype("float64")
+        want[:, first:end] = np.einsum("hik,hjk->hij", *parts)
     np.testing.assert_array_equal(result.outputs["C"], want)
 
 
@@ -215,6 +245,7 @@ def test_only_tiles_that_there_are_take_time():
 
 # -- refused
 
+ROWS_BY_OFFSETS = "for i in range(P[e], P[e + 1]):\n         for j, k in T.grid(64, 128):"
 REFUSED = [
     (
         [("A[v, vk]", "A[vj, vk]")],
@@ -236,6 +267,17 @@ REFUSED = [
         [("c, (256, 64)", "c, (64, 256)"), ("C[v, vj]", "C[vj, v]")],
         r"block C: found the output index \[j, P\[e\] \+ i\]; need columns as its last dimension",
     ),
+    (
+        [("range(4)", "range(1, 4)")],
+        r"block C, loop e: found a loop from 1; need loops from 0 around groups of rows; add the",
+    ),
+    (
+        [
+            ("for i, j, k in T.grid(P[e + 1] - P[e], 64, 128):", ROWS_BY_OFFSETS),
+            ("P[e] + i", "i"),
+        ],
+        r"block C, loop i: found a loop from P\[e\]; need loops from 0 around groups of rows",
+    ),
 ]
 
 
@@ -254,6 +296,16 @@ READERS = [
         "T.max(C[v, vj], T",
         "T.max(C[255 - v, vj], T",
         r"block D: found a read of C\[255 - i, j\] in loops \['i', 'j'\]; need loops over the elem",
+    ),
+    (
+        "for i, j in T.grid(256, 64):",
+        "for i, j in T.grid(100, 64):",
+        r"block D: found a read of C\[i, j\] in loops \['i', 'j'\]; need loops over the elements",
+    ),
+    (
+        'with T.sblock("D"):\n',
+        'with T.sblock("D"):\n            T.where(i < 100)\n',
+        r"block D: found a read of C\[i, j\] in loops \['i', 'j'\]; need loops over the elements",
     ),
     (
         "for i, j in T.grid(256, 64):",

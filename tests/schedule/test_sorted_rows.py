@@ -58,6 +58,15 @@ def test_values(named, epilogue):
     np.testing.assert_array_equal(got, want + epilogue)
 
 
+def test_a_part_of_the_rows_stays_as_it_is():
+    """Sorted rows are all of them."""
+    sch = s_tir.Schedule(experts())
+    (loop, *_) = sch.get_loops("C")
+    part, _ = sch.split(loop, [2, 32])
+    assert sort_rows(sch.mod["main"], "C") is None
+    assert int(sch.get(part).extent) == 2
+
+
 def test_three_kernels_are_verified():
     sch = s_tir.Schedule(experts())
     hs.matmul(sch, "C", hs.MatmulConfig(**SMALL))

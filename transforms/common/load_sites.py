@@ -117,15 +117,24 @@ def check_even(kernel: ir.For, loops: tuple[ir.For, ...]) -> None:
         axes = [x for x in axes if not any(x.same_as(y) for y in tile)]
     for n, loop in enumerate(loops):
         varying = [*axes, *(outer.loop_var for outer in loops[:n])]
-        reads = ir.find_all(loop.extent, ir.TensorLoad) if varying else []
+        extent = written_out(kernel, loop.extent)
+        reads = ir.find_all(extent, ir.TensorLoad) if varying else []
         changed = any(writes(kernel, x.source) for x in reads)
-        if changed or ir.depends_on(loop.extent, varying):
+        if changed or ir.depends_on(extent, varying):
             raise cannot_lower(
                 f"loop {loop.loop_var.name}" + (f", {PERSISTENT}" if axes else ""),
                 f"{loop.extent} iterations, which differ from tile to tile",
                 "the same number for each output tile",
                 "remove persistent" if axes else "pad the loop to its longest",
             )
+
+
+def written_out(root: Any, value: Any) -> Any:
+    """Return an expression with what its variables are bound to below `root`."""
+    binds = {x.var: x.value for x in ir.find_all(root, tirx.Bind)}
+    while ir.depends_on(value, list(binds)):
+        value = ir.substitute(value, binds)
+    return value
 
 
 def _tile_axes(kernel: ir.For) -> list[ir.For]:

@@ -9,7 +9,8 @@
 
 One computes on what its products leave while the next one's multiply: without an order all would
 multiply, and then all compute. Where the loop runs for several tiles the turns go on from tile to
-tile. Part of ExpandPipeline.
+tile; if the last tiles have no iteration, one arrival is left, which no one waits for. Part of
+ExpandPipeline.
 """
 
 from __future__ import annotations

@@ -162,7 +162,10 @@ def _count_rows(order: TileSchedule) -> tuple[list[ir.Stmt], TileSchedule]:
     if order.table is None:
         return [], order
     rows = ir.Var("rows_in_use", "int32")
-    count = tirx.Bind(rows, tirx.BufferLoad(order.table, [order.table.shape[0] - 1, 0]))
+    used = tirx.BufferLoad(order.table, [order.table.shape[0] - 1, 0])
+    # a tile of the table is several rows where the output has further dimensions
+    each = tirx.floordiv(ir.as_int32(order.rows.extent), ir.as_int32(order.table.shape[1]))
+    count = tirx.Bind(rows, ir.simplify(used * each))
     return [count, hold_value(rows)], replace(order, rows_in_use=rows)
 
 
@@ -224,7 +227,9 @@ def _read_table(body: ir.Stmt, order: TileSchedule, tile: dict[Any, Any]) -> ir.
 
     def read(load: ir.TensorLoad, mutator: Any) -> Any:
         load = mutator.default_mutate(load)
-        if not load.source.same_as(order.table) or not row.same_as(load.indices[-1]):
+        *others, last = load.indices
+        known = row.same_as(last) and None not in map(ir.static_int, others)
+        if not load.source.same_as(order.table) or not known:
             return load
         if (key := str(load.indices)) not in names:
             names[key] = ir.Var(f"{load.source.name}_{len(names)}", ir.dtype_of(load))

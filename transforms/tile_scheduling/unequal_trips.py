@@ -18,6 +18,7 @@ from tvm import tirx
 
 from tvm_hopper import ir
 from tvm_hopper.transforms.common.channel import find_trips
+from tvm_hopper.transforms.common.load_sites import written_out
 
 from .schedule_tiles_plan import TileSchedule
 
@@ -34,7 +35,7 @@ def count_unequal(work: ir.Stmt, order: TileSchedule) -> tuple[ir.Stmt, list[ir.
     planned = {}
     for bind in ir.find_all(work, tirx.Bind, lambda x: x.var in trips):
         loops = tuple(x for x in ir.find_all(work, ir.For) if ir.uses_node(x, bind))
-        if not any(ir.depends_on(x.extent, axes) for x in loops):
+        if not any(ir.depends_on(written_out(work, x.extent), axes) for x in loops):
             continue
         if loops not in counters:
             counters[loops] = ir.new_buffer("trips", (1,), "int32", "local")

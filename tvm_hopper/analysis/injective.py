@@ -66,7 +66,13 @@ def _untold(
     if not told:
         return parts, extents
     left = {var: extent for var, extent in extents.items() if var not in told}
-    return _untold([ir.substitute(x, told) for x in parts], left)  # any value of them will do
+    return _untold([_apart(x, told, list(left)) for x in parts], left)
+
+
+def _apart(part: Any, told: Mapping[ir.Var, int], left: list[ir.Var]) -> Any:
+    """Leave told variables out of a part that adds them; elsewhere they stay, as constants."""
+    rest = ir.substitute(part, told)
+    return part if ir.depends_on(ir.simplify(part - rest), left) else rest
 
 
 def _parts(index: Any, extents: Mapping[ir.Var, Any], analyzer: sym.Analyzer) -> list[Any]:

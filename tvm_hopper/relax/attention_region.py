@@ -256,7 +256,8 @@ class _Outliner:
         """Return the tensor that an operand is read from: behind views, which are free.
 
         A cast to 16 bits is made before what only moves it, which is the same, and before a scale
-        that is near 1: only numbers beyond the type's would differ.
+        that is near 1: a scale that is no power of two then multiplies a rounded number, within the
+        rounding of the type, and only numbers beyond the type's would differ more.
         """
         chain = [operand, *self._chain(operand)]
         halves = [n for n, x in enumerate(chain) if str(x.ty.dtype) in HALF_DTYPES]

@@ -206,7 +206,7 @@ def _is_short(call: Any) -> bool:
 
 @mutator
 class _Casts(PyExprMutator):  # type: ignore[misc]
-    """Leaves out casts of what has the type, or had it before it was widened."""
+    """Leaves out casts of what has the type, or had it before float32 held it without rounding."""
 
     changed = False
 
@@ -219,7 +219,8 @@ class _Casts(PyExprMutator):  # type: ignore[misc]
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         widened = isinstance(made, relax.Call) and made.op == CAST and str(x.ty.dtype) == WIDE
         for source in (x, *(made.args if made is not None and widened else ())):
-            if str(source.ty.dtype) == str(call.attrs.dtype):
+            is_held = source is x or str(source.ty.dtype) in TYPES
+            if is_held and str(source.ty.dtype) == str(call.attrs.dtype):
                 self.changed = True
                 return source
         return call

@@ -268,7 +268,7 @@ def test_turns_go_on_where_the_loop_runs_again():
     asked = [x.strip() for x, y in pairwise(lines) if "bar(" in y and x.strip().startswith("if ")]
     assert asked == [
         "if tx // 128 - 1 > 0 or T.Add(h * 8, 0) > 0:",
-        "if tx < 256 or h < 3 or True:",
+        "if T.bool(True):",
         "if tx < 256 or k < 7 or h < 3:",
     ]
 

@@ -105,7 +105,22 @@ def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedG
     if len(moved) != 1:
         found = f"{len(moved)} operands that loop {rows.row.loop_var.name} moves"
         raise cannot_schedule(where, found, "one, whose rows are those of the output")
-    return func, RaggedGroups(nest, rows, moved[0], _readers(func, nest))
+    readers = _readers(func, nest)
+    _check_from_zero([nest, *readers])
+    return func, RaggedGroups(nest, rows, moved[0], readers)
+
+
+def _check_from_zero(nests: list[GroupNest]) -> None:
+    """Refuse loops that begin elsewhere: a table counts groups and rows from 0."""
+    for nest in nests:
+        for loop in nest.loops:
+            if not ir.is_const(loop.min, 0):
+                raise cannot_schedule(
+                    f"block {nest.node.name_hint}, loop {loop.loop_var.name}",
+                    f"a loop from {loop.min}",
+                    "loops from 0 around groups of rows",
+                    "add the first row to the index: for i in range(P[e + 1] - P[e]): C[P[e] + i]",
+                )
 
 
 def _nest_of(func: tirx.PrimFunc, block: str) -> GroupNest | None:
@@ -216,11 +231,12 @@ def match_reader(reader: GroupNest, before: Any, rows: Rows) -> dict[Any, Any]:
         if place in loops and place not in known:
             known[place] = ir.cast_like(index, place)
     same = all(
-        tvm_ffi.structural_equal(ir.simplify(ir.substitute(x, known) - y), ir.cast_like(0, y))
+        _is_same(ir.substitute(x, known), y)
         for load in loads
         for x, y in zip(load.indices, before.indices, strict=True)
     )
-    if not same or len(known) < len(loops):
+    takes_all = _runs_over_all(reader, loads[0], own, known, rows)
+    if not same or len(known) < len(loops) or not takes_all:
         raise cannot_schedule(
             f"block {reader.node.name_hint}",
             f"a read of {before.buffer.name}{list(loads[0].indices)} in loops "
@@ -229,3 +245,22 @@ def match_reader(reader: GroupNest, before: Any, rows: Rows) -> dict[Any, Any]:
             "keep it in a separate function",
         )
     return known
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    difference = ir.simplify(ir.cast_like(one, other) - other)
+    return bool(tvm_ffi.structural_equal(difference, ir.cast_like(0, other)))
+
+
+def _runs_over_all(
+    reader: GroupNest, load: Any, own: Rows | None, known: dict[Any, Any], rows: Rows
+) -> bool:
+    """Tell whether a reader takes each element of what it reads, and no others, once."""
+    if own is None and reader.conditions:
+        return False
+    if own is not None and not _is_same(ir.substitute(own.count, known), rows.count):
+        return False
+    counted = None if own is None else own.row
+    extents = {x.loop_var: x.extent for x in reader.loops if x is not counted}
+    sizes = zip(load.indices, load.source.shape, strict=True)
+    return all(_is_same(extents[x], n) for x, n in sizes if x in extents)

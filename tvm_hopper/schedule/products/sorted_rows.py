@@ -54,7 +54,9 @@ def sort_rows(func: tirx.PrimFunc, block: str) -> tirx.PrimFunc | None:
             row = _row_of(node, loads, index)
             matrices = ir.static_int(load.source.shape[place])
             rows = None if row is None else ir.static_int(row.dom.extent)
-            if row is not None and matrices and rows and rows >= LEAST_ROWS * matrices:
+            if row is None or not matrices or not rows or rows < LEAST_ROWS * matrices:
+                continue
+            if _is_loop_of_all(new, node, row):
                 return _sorted(new, node, row, load, place)
     return None
 
@@ -75,6 +77,16 @@ def _row_of(node: Any, loads: Any, index: Any) -> IterVar | None:
     # one side has rows of its own next to the table's: then these are tiles as they are
     is_alone = row is not None and alone == [row] and not (axes.rows and axes.columns)
     return row if is_alone else None
+
+
+def _is_loop_of_all(func: tirx.PrimFunc, node: Any, row: IterVar) -> bool:
+    """Tell whether a loop of its own runs through all rows."""
+    (nest,) = (x for x in ir.statements(func.body.block.body) if ir.uses_node(x, node))
+    loops, realize = ir.loop_nest(nest)
+    mine = dict(zip((x.var for x in node.iter_vars), realize.iter_values, strict=True))
+    found = [x for x in loops if x.loop_var.same_as(mine[row.var])]
+    extent = ir.static_int(row.dom.extent)
+    return any(ir.is_const(x.min, 0) and ir.static_int(x.extent) == extent for x in found)
 
 
 def _sorted(func: tirx.PrimFunc, node: Any, row: IterVar, load: Any, place: int) -> tirx.PrimFunc:

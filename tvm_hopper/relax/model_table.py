@@ -14,7 +14,7 @@ from typing import Any
 from tvm_hopper.dlight.decisions import NOT_APPLICABLE
 from tvm_hopper.schedule.products.recognize import OF_TENSOR_CORES
 
-from .model_times import COPY_RATE, ranges_of
+from .model_times import COPY_RATE, LEAST, ranges_of
 from .records import GIVEN, LIBRARY, NOBODY, OURS, STOCK, FunctionRecord
 from .report_sections import BOUND, ESTIMATED, MEASURED, ReportRow, Section
 from .work import RESHAPE, RULE_OF_KIND, plain_text
@@ -23,6 +23,7 @@ WIDTH = 150  # columns of a text
 BAR = 10  # characters of a full bar
 COSTLY, LEAST_SHARE = 3, 0.05  # causes that the report's head names, each of so much of the time
 NAMED = 3  # functions of a cause
+LEAST_OF_SMALL = 1.05  # of the time of the smallest kernel, up to which a function is one
 LEAST_OF_RATE = 0.9  # of a copy's bytes a microsecond, from which memory is what holds a kernel
 HEADS = ("us", "share", "", "function", "by", "FLOPs", "bytes", "how, or why not by tvm_hopper")
 CLASS_HEADS = ("function", "rows", "configuration")
@@ -40,11 +41,12 @@ COPIED = (
     "are free"
 )
 HOIST = (
-    "cast them once (tvm_hopper.relax.to_half and cast_weights), bind and fold them "
-    "(relax.transform.BindParams), or make them once (relax.transform.LiftTransformParams)"
+    "make them once: relax.transform.LiftTransformParams()(mod); casts also go by "
+    "tvm_hopper.relax.to_half and cast_weights"
 )
 MOVED = "{moved}"
 FAST_AS_MEMORY = f"moves {MOVED}, as fast as memory does; it gets faster if it moves fewer bytes"
+SMALL = f"takes {LEAST} us, as the smallest kernel in a CUDA graph; a larger batch uses it better"
 UNKNOWN = "nothing is known to slow it; tvm_hopper.tune(mod, target) may find a faster schedule"
 FLOAT32 = f"found float32; need {OF_TENSOR_CORES}"
 HALVE = "tvm_hopper.relax.to_half(mod) lets products have 16 bits"
@@ -190,7 +192,7 @@ def _what_holds(row: ReportRow) -> str:
     if moved >= LEAST_OF_RATE * time * COPY_RATE:
         return FAST_AS_MEMORY
     if row.is_served:
-        return UNKNOWN
+        return SMALL if time <= LEAST_OF_SMALL * LEAST * row.calls else UNKNOWN
     why = reason(row.function)
     return WIDE_PRODUCTS if why.endswith(HALVE) else why
 

@@ -81,6 +81,7 @@ def test_three_kernels_are_verified():
     "func",
     [
         experts(rows=11),  # fewer than four rows of each matrix
+        experts(rows=(1 << 16) + 1),  # more than are compared with each other
         experts(per_group=16),  # rows in groups as they are
     ],
 )

@@ -29,6 +29,7 @@ from .recognize import product_loads
 from .replace_load import replace_load
 
 LEAST_ROWS = 4  # of a matrix in the mean
+MOST_ROWS = 1 << 16  # each is compared with all others
 THREADS = 128
 
 
@@ -54,7 +55,9 @@ def sort_rows(func: tirx.PrimFunc, block: str) -> tirx.PrimFunc | None:
             row = _row_of(node, loads, index)
             matrices = ir.static_int(load.source.shape[place])
             rows = None if row is None else ir.static_int(row.dom.extent)
-            if row is None or not matrices or not rows or rows < LEAST_ROWS * matrices:
+            if row is None or not matrices or not rows:
+                continue
+            if not LEAST_ROWS * matrices <= rows <= MOST_ROWS:
                 continue
             if _is_loop_of_all(new, node, row):
                 return _sorted(new, node, row, load, place)

@@ -290,6 +290,16 @@ def test_kernels_are_compiled_side_by_side(monkeypatch, kernels, cores, options)
     assert compilers._side_by_side(text) == [f"--split-compile={x}" for x in options]
 
 
+def test_remarks_about_kernels_beside_others_are_errors(monkeypatch, capfd) -> None:
+    """Several assemblers print them to the process's streams."""
+    monkeypatch.setattr(compilers, "_cores", lambda: 2)
+    broken, message = BROKEN["wait"]
+    text = broken + '\nextern "C" __global__ void other(int* p) {}\n'
+    with pytest.raises(CompileError, match=message):
+        compilers.compile_source(text)
+    assert capfd.readouterr().out == ""
+
+
 def test_a_kernel_beside_others_has_the_same_instructions(monkeypatch) -> None:
     text = GEMM + GEMM[GEMM.rindex('extern "C" __global__') :].replace("main_kernel", "other")
     found = []

@@ -8,15 +8,18 @@ a text includes nothing else that could need the rest, a header of those eight i
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -125,6 +128,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
     folders = header_folders()
     if not folders:
         raise CompileError(f"NVRTC: found not both of {_NEEDED}; need CUDA's headers; {INSTALL}")
+    together = _side_by_side(source)
     options = [
         f"--gpu-architecture={arch}",
         "-default-device",
@@ -132,7 +136,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         "--ptxas-options=-v",
         "-diag-suppress=177",  # TVM declares what it may not use
         *math_flags(fast_math),
-        *_side_by_side(source),
+        *together,
         *(f"-I{folder}" for folder in folders),
     ]
     headers = {} if _WMMA in source else {"mma.h": ""}
@@ -155,7 +159,10 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         "nvrtcCreateProgram",
     )
     try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        with _printed(bool(together)) as remarks:
+            (status,) = nvrtc.nvrtcCompileProgram(
+                program, len(options), [o.encode() for o in options]
+            )
 
         def output(what: str) -> bytes:
             room = bytearray(checked(getattr(nvrtc, f"{what}Size")(program), f"{what}Size"))
@@ -166,7 +173,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"NVRTC: found {errors(text)}; need CUDA text that compiles")
         ptx = output("nvrtcGetPTX").rstrip(b"\0")
-        return Output(output("nvrtcGetCUBIN"), ptx, text)
+        return Output(output("nvrtcGetCUBIN"), ptx, "\n".join([text, *remarks]))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -174,10 +181,41 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
 def _side_by_side(source: str) -> list[str]:
     """Let optimiser and assembler work on several kernels at once, each as if it were alone.
 
-    The instructions are the same, byte by byte; what NVRTC notes of the tools that it ran is not.
+    The instructions are the same, byte by byte; what NVRTC notes of the tools that it ran is not,
+    and remarks of assemblers are printed instead of noted (NVRTC 13.0).
     """
     workers = min(len(_KERNEL.findall(source)), _cores())
     return [f"--split-compile={workers}"] if workers > 1 else []
+
+
+_printing = threading.Lock()
+
+
+@contextmanager
+def _printed(expected: bool) -> Iterator[list[str]]:
+    """Collect the lines that the assembler prints to the process's streams; others go on."""
+    found: list[str] = []
+    if not expected:
+        yield found
+        return
+    with _printing, tempfile.TemporaryFile() as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(file.fileno(), number)
+            yield found
+        finally:
+            (ctypes.CDLL("msvcrt") if sys.platform == "win32" else ctypes.CDLL(None)).fflush(None)
+            for number, old in kept.items():
+                os.dup2(old, number)
+                os.close(old)
+        file.seek(0)
+        lines = file.read().decode(errors="replace").splitlines()
+    found += [x for x in lines if x.startswith("ptxas")]
+    for line in (x for x in lines if not x.startswith("ptxas")):
+        print(line, file=sys.stderr)
 
 
 def _cores() -> int:

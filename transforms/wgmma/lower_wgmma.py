@@ -63,6 +63,7 @@ from .instructions import emit_instructions, find_source
 from .lower_wgmma_plan import MmaPlan, plan_mma
 from .operands.register_operand import emit_operand
 from .operands.register_operand_plan import RegisterOperand
+from .operands.tile_operand import TileOperand
 from .register_tiles import HeldTile
 from .single_iteration import runs_once, starts_from_zero
 from .split_columns import plan_columns, split_columns
@@ -92,7 +93,8 @@ def plan_threads(kernel: ir.For, plans: tuple[MmaPlan, ...]) -> Threads:
     Where the product runs once there is no loop in the CUDA compiler's eyes, and it computes what
     fills the accumulator right before the instruction that takes it. That is after `wgmma.fence`:
     ptxas then serialises (C7517 and C7519, NVRTC and nvcc 13.0). So zeros are left to WGMMA's
-    `scale-d`, and other values are held before the fence.
+    `scale-d`, and other values are held before the fence. The last product of a chain may stand
+    behind the loop, where a sum that began in it is computed again (C7515): it is held, too.
     """
     axis = ir.Var("threadIdx_x", "int32")
     tiles = (*map(_sum_tile, plans), *(_computed_tile(x, y) for x in plans for y in x.computed))
@@ -102,7 +104,8 @@ def plan_threads(kernel: ir.For, plans: tuple[MmaPlan, ...]) -> Threads:
     for nest in {x.realize: x for plan in plans for x in plan.nests}.values():
         own = tuple(x for y in nest.accumulators for x in tiles if x.buffer.same_as(y))
         sums = [x for x in plans if x.accumulator.same_as(own[0].buffer)]
-        held = any(runs_once(kernel, x, in_each_block=True) for x in sums)
+        chained = any(isinstance(x.left, TileOperand) for x in sums)
+        held = chained or any(runs_once(kernel, x, in_each_block=True) for x in sums)
         fragments.append(_kind(nest, parts)(nest, own, axis, held, parts))
     take_ahead(kernel, plans, fragments, axis)
     return Threads(axis, tiles, tuple(fragments), overwrites)

@@ -11,7 +11,7 @@ from tvm import s_tir
 
 from tests.schedule.attention.programs import Case, program, reference, shape, values
 from tests.schedule.attention.test_online import CASES, masked
-from tvm_hopper import schedule as hs
+from tvm_hopper import explain, schedule as hs
 from tvm_hopper.errors import ScheduleError
 from tvm_hopper.schedule.attention.online import ONLINE
 from tvm_hopper.simulation import simulate, verify
@@ -51,6 +51,7 @@ def check(case, **config):
 
 ONE = Case(h=1, kv=1, d=64, v=64)
 CAUSAL = masked(lambda i, j: j <= i)
+LAST = masked(lambda i, j: j <= i - 379)
 KERNELS = {
     "plain": (replace(ONE, n=128, m=96), {}),
     "no overlap": (replace(ONE, n=128, m=96), {"overlap": False, "tile": (128, 48)}),
@@ -251,3 +252,17 @@ def test_refused_calls():
     sch = s_tir.Schedule(hs.online(program(ONE)))
     with pytest.raises(ScheduleError, match="attention: found config=3; need an"):
         hs.attention(sch, 3)
+
+
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [
+        (Case(h=4, kv=2, d=80, v=80, n=384, m=5, dtype="bfloat16", **LAST), {}),
+        (Case(h=1, kv=1, d=184, v=184, n=80, m=384, **CAUSAL), {"splits": 2}),
+    ],
+    ids=["one step", "parts without steps"],
+)
+def test_the_assembler_serialises_no_product_of_few_steps(case, config):
+    """A loop that may run no iteration: the sum's zeros stay before the first product."""
+    built = tvm.compile(scheduled(case, **config).mod, target=H200)
+    assert "0 bytes spilled" in str(explain(built))

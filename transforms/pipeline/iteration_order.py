@@ -48,7 +48,7 @@ class IterationOrder:
     ) -> list[Any]:
         """Put the statements from `start` up to `end` of an iteration into this consumer's turn.
 
-        Of the first iteration `trip` counts those of the runs before.
+        - `trip`: for the first iteration, how many iterations ran before, in all tiles.
         """
         if self.consumers < 2:
             return list(parts)

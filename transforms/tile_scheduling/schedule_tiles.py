@@ -198,7 +198,7 @@ def _tiles_of_block(order: TileSchedule) -> Any:
 def count_on(work: ir.Stmt, tile: ir.Var, counted: Collection[ir.Var] = ()) -> ir.Stmt:
     """Count iterations over all output tiles: each makes as many as the loops around them.
 
-    Those of `counted` variables have been counted in registers.
+    `counted`: variables that `count_unequal` has counted; they stay as they are.
     """
     trips = find_trips(work)
     planned = {}

@@ -66,6 +66,14 @@ class TileSchedule:
                 f"at least one thread block, or {BY_DEVICE} for as many as the device balances",
             )
 
+        others = self.group > 1 or self.stream is not None or self.table is not None
+        if self.in_pairs and (self.blocks is None or others):
+            raise cannot_lower(
+                f"{where}, {RASTER_CURVE}",
+                "pairs of tiles " + ("next to another order" if others else "of one block each"),
+                f"{PERSISTENT}, without groups of rows, equal shares or a table of rows",
+                "leave the pairs out",
+            )
         rows, columns = (ir.static_int(x.extent) for x in (self.rows, self.columns))
         if rows is not None and columns is not None and rows * columns > MOST_TILES:
             raise cannot_lower(
@@ -124,7 +132,7 @@ class TileSchedule:
 
     @property
     def num_shares(self) -> Any:
-        """What thread blocks take: tiles, or pairs of them."""
+        """The number of tiles, or of pairs of tiles, that thread blocks share."""
         if not self.in_pairs:
             return self.num_tiles
         rows = ir.as_int32(self.rows.extent)
@@ -158,7 +166,8 @@ def plan_raster(
             "no loop bound to blockIdx.y" if rows is None else "a kernel without a pipelined loop",
             "rows of output tiles on blockIdx.y and columns on blockIdx.x, around a pipelined loop",
         )
-    group = int(notes.get(RASTER_GROUP, default_group))
+    in_pairs = notes.get(RASTER_CURVE) == PAIRS
+    group = int(notes.get(RASTER_GROUP, 1 if in_pairs else default_group))
     blocks = int(notes[PERSISTENT]) if PERSISTENT in notes else None
     num_blocks = None
     if blocks == BY_DEVICE:

@@ -84,7 +84,8 @@ class SpecialNumbers:
         if self.placement >= 0:
             kinds = TOPPED[(numbers + self.draw) % len(TOPPED)]
         turn = step // len(self.signs)
-        turn = turn * count + turn * math.gcd(count, length) // length  # each row gets each place
+        # rows take all places in turn
+        turn = turn * count + turn * math.gcd(count, length) // length
         place = places(length)[(numbers + turn) % length]
         size = np.abs(x)
         fmt = FORMATS[dtype]

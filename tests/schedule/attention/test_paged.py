@@ -205,6 +205,7 @@ def _float32(func):
         ((3,), "need a function's name"),
         (("tvm_s", 3), "need an hs.AttentionConfig"),
         (("tvm_s", hs.AttentionConfig(tile=(64, 4096))), "bytes of shared memory"),
+        (("tvm_s", hs.AttentionConfig(persistent=-1)), "found persistent=-1; need 0: a table"),
     ],
 )
 def test_arguments(arguments, match):

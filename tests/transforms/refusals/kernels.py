@@ -305,6 +305,14 @@ shared memory of a whole kernel
 raster group of no rows
     annotations=NOTES => annotations={'tvm_hopper.raster_group': 0}
     loop bx, tvm_hopper.raster_group: found 0; need at least one row of tiles
+pairs of tiles of a block with one tile
+    annotations=NOTES => annotations={'tvm_hopper.raster_curve': 'pairs'}
+    loop bx, tvm_hopper.raster_curve: found pairs of tiles of one block each; need
+    tvm_hopper.persistent, without groups of rows, equal shares or a table of rows; leave the
+pairs of tiles in groups of rows
+    annotations=NOTES => annotations={'tvm_hopper.raster_curve': 'pairs', GROUP}
+    GROUP => 'tvm_hopper.persistent': 3, 'tvm_hopper.raster_group': 2
+    loop bx, tvm_hopper.raster_curve: found pairs of tiles next to another order; need
 table that the kernel does not read
     annotations=NOTES => annotations={'tvm_hopper.persistent': 3, 'tvm_hopper.row_table': 'tiles'}
     block kernel, tvm_hopper.row_table: found 'tiles'; need a tensor of int32 with two

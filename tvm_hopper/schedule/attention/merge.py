@@ -27,7 +27,7 @@ from .scores import FLOAT32, MINUS_INFINITY, constant
 
 @dataclass(frozen=True)
 class Parts:
-    """What parts of the keys leave: their states, the first by column.
+    """What the kernel of each part of the keys stores: weighted values, maxima and sums.
 
     `values[p, leads, row, column]`, `maxima[p, leads, row]` and `sums[p, leads, row]`.
     """

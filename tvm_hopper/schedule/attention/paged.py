@@ -46,7 +46,8 @@ SHARED_SM_REGISTERS = (56, 200)  # of a producer and of a consumer, twice 128 to
 MOST_HELD = SHARED_SM_REGISTERS[1] - registers.BESIDE_CHAINED
 MOST_SPLITS = 16
 TABLE_THREADS = 128
-# Of a producer whose threads copy rows of pages, and of two consumers: with 40 ptxas 13.0 spills.
+# For a producer whose threads copy rows of pages, next to two consumers. A producer of 40 registers
+# spills (ptxas 13.0).
 COPYING_REGISTERS = (56, 224)
 
 
@@ -88,6 +89,9 @@ def paged_attention(
         need = "a function with the parameters of a kernel of TVM's paged cache"
         raise cannot_schedule("paged_attention", f"{type(func).__name__}", need)
     args.check()
+    if config is not None and config.persistent:
+        found = f"persistent={config.persistent}"
+        raise cannot_schedule("paged_attention", found, "0: a table deals out the tiles")
     make = _decode if args.kind == DECODE else _prefill
     served = tirx.And(tirx.EQ(args["rotary_mode"], 0), args["sm_scale"] > 0)
     call = tirx.Evaluate(tirx.call_cpacked(fallback, *args.params))

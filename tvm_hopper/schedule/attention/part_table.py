@@ -26,9 +26,10 @@ COLUMNS = "first_key", "keys", "first_step", "steps"
 
 @dataclass(frozen=True)
 class PartTable:
-    """What a part needs to know: `table[part, sequence, column]`, int32.
+    """A table that tells each part of the keys its steps: `table[part, sequence, column]`, int32.
 
-    The first key of its sequence, and how many that has; its first step, and how many it takes.
+    Columns are the first key of the sequence, the number of its keys, the part's first step, and
+    the number of its steps.
 
     - `count`, `sequences`: how many parts and sequences there are.
     - `keys`: keys of a step.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.sym.iter_affine_map import IterMapLevel
@@ -21,16 +22,27 @@ from tvm.tirx import IndexMap, IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.contraction import CASTS_NEEDED
-from tvm_hopper.errors import cannot_schedule
+from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts.dtypes import OPERAND_DTYPES, exact_dtypes
 from tvm_hopper.schedule import reasons
 from tvm_hopper.schedule.arguments import as_block
-from tvm_hopper.schedule.trial import all_or_nothing
+from tvm_hopper.schedule.trial import all_or_nothing, as_one_step
 
 from .narrow_operands import find_decoder
 from .recognize import loops_around
 
 SEPARATE = "bind the rest to threads first, or keep it in a separate function"
+
+
+def with_prologue(func: tirx.PrimFunc, block: str) -> s_tir.Schedule | None:
+    """Return a schedule of a function whose product has its casts; None where that is refused."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    try:
+        with as_one_step():
+            fuse_prologue(sch, block)
+    except HopperError:
+        return None
+    return sch
 
 
 @all_or_nothing("elementwise blocks before the matmul", SEPARATE)

@@ -29,18 +29,17 @@ from tvm import s_tir, sym, tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
-from tvm_hopper.errors import HopperError, cannot_schedule
+from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.facts.wgmma import instruction_k
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule import origins
 from tvm_hopper.schedule.arguments import as_int, label
-from tvm_hopper.schedule.trial import as_one_step
 
 from .axes import contiguous_axis, sort_axes
 from .boxes_of_images import choose_box
 from .config import MatmulConfig
-from .fuse import fuse_prologue
+from .fuse import with_prologue
 from .model import UNTRANSPOSED, as_product, rank_both, with_tile
 from .normalize import check_rewrite, with_functions
 from .outputs import output_dtypes
@@ -129,11 +128,8 @@ def _find(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, Windows] | No
     """Return a function with the operands' casts inlined, and its product of windows."""
     if not isinstance(func.body, ir.SBlockRealize) or not _has_sums(func):
         return None
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-    try:
-        with as_one_step():
-            fuse_prologue(sch, block)
-    except HopperError:
+    sch = with_prologue(func, block)
+    if sch is None:
         return None  # `hs.matmul` says why
     new = split_groups(sch, block)
     found = find_windows(new, block)

@@ -14,16 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
-from tvm_hopper.errors import HopperError, cannot_schedule
-from tvm_hopper.schedule.trial import as_one_step
+from tvm_hopper.errors import cannot_schedule
 
-from .fuse import fuse_prologue
+from .fuse import with_prologue
 from .recognize import require_contraction
 
 
@@ -87,11 +85,8 @@ def find_groups(func: tirx.PrimFunc, block: str) -> tuple[tirx.PrimFunc, RaggedG
     nest = None if not isinstance(func.body, ir.SBlockRealize) else _nest_of(func, block)
     if nest is None or _rows_of(nest) is None:
         return None
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-    try:
-        with as_one_step():
-            fuse_prologue(sch, block)
-    except HopperError:
+    sch = with_prologue(func, block)
+    if sch is None:
         return None  # `hs.matmul` says why
     func = sch.mod["main"]
     nest = _nest_of(func, block)

@@ -16,15 +16,14 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.tirx import IterVar
 
 from tvm_hopper import ir
 from tvm_hopper.errors import HopperError
-from tvm_hopper.schedule.trial import as_one_step
 
 from .axes import element_of_index, sort_axes
-from .fuse import fuse_prologue
+from .fuse import with_prologue
 from .recognize import product_loads
 from .replace_load import replace_load
 
@@ -41,10 +40,10 @@ def sort_rows(func: tirx.PrimFunc, block: str) -> tirx.PrimFunc | None:
     """
     if not isinstance(func.body, ir.SBlockRealize) or not _has_tables(func):
         return None
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch = with_prologue(func, block)
+    if sch is None:
+        return None  # `hs.matmul` says why
     try:
-        with as_one_step():
-            fuse_prologue(sch, block)
         node = sch.get(sch.get_sblock(block))
         loads = product_loads(f"block {block}", node)
     except HopperError:

@@ -8,7 +8,11 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import TuningError
 from tvm_hopper.meta_schedule import tasks
-from tvm_hopper.meta_schedule.scheduling import schedule_with
+from tvm_hopper.meta_schedule.checking import EQUAL, Simulated
+from tvm_hopper.meta_schedule.database import Trial
+from tvm_hopper.meta_schedule.finals import as_record
+from tvm_hopper.meta_schedule.problems import key_of
+from tvm_hopper.meta_schedule.scheduling import canonical, schedule_with
 from tvm_hopper.meta_schedule.tasks import (
     as_target,
     bind_rows,
@@ -35,6 +39,18 @@ def test_each_function_once_with_its_weight():
 
 def test_a_function_alone_is_a_module():
     assert [x.name for x in find_tasks(PRODUCT, TARGET)] == ["main"]
+
+
+def test_sums_of_16_bits_are_tuned_as_the_rules_make_them():
+    x = te.placeholder((64, 256), "float16", "X")
+    k = te.reduce_axis((0, 256), "k")
+    func = te.create_prim_func([x, te.compute((64,), lambda i: te.sum(x[i, k], axis=k), "Y")])
+    (task,) = find_tasks(func, TARGET)
+    config = hs.RowReductionConfig(threads=64)
+    assert Simulated(60)(task.problem, config).verdict == EQUAL
+    assert task.problem.key == key_of(canonical(func), Target(TARGET))  # what is looked up
+    trial = Trial(config, "", "", 1e-6, "", 1.0)
+    assert as_record(task.problem, trial) is None  # a trace begins at wide sums
 
 
 def scan(n):

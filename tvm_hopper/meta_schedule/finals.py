@@ -313,7 +313,10 @@ def as_record(problem: Problem, trial: Trial) -> str | None:
 
     A function that has to be rewritten first is scheduled from there on.
     """
-    if not hs.normalize(problem.mod).same_as(problem.mod):
+    start = hs.normalize(problem.mod)
+    if not isinstance(trial.config, hs.MatmulConfig):
+        start = hs.widen_sums(start)
+    if not start.same_as(problem.mod):
         return None
     with tempfile.TemporaryDirectory() as folder:  # in C++ alone: Python cannot write index maps
         stock = ms.database.JSONDatabase(work_dir=folder)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import s_tir, tirx
 
-from tvm_hopper import ir
+from tvm_hopper import ir, schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
 from tvm_hopper.schedule import ColumnReductionConfig, PointwiseConfig, RowReductionConfig
@@ -227,7 +227,7 @@ def as_memory_bound(func: Any, target: Any) -> MemoryProblem | None:
         try:
             with target:
                 schedule_with(mod, CLASSES[kind]())
-                choice = chosen(s_tir.Schedule(mod))
+                choice = chosen(s_tir.Schedule(hs.widen_sums(mod)))
         except HopperError:
             continue
         shape = _largest(mod["main"])

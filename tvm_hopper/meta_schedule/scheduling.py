@@ -4,7 +4,7 @@
     sch = schedule_with(func, [(16, small), (4096, large)])         symbolic rows: a kernel each
 
 The schedule begins at the function itself, or, where TVM's primitives cannot tile it as it is, at
-what `hs.normalize` makes of it (`canonical`).
+what `hs.normalize` makes of it. Reductions in 16 bits are made in 32, as the rules for Relax do.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def schedule_with(
     mod = func if isinstance(func, tvm.IRModule) else canonical(func)
     if isinstance(found, (list, tuple)):
         return _schedule_classes(mod, list(found))
-    sch = s_tir.Schedule(mod)
+    sch = s_tir.Schedule(mod if isinstance(found, MatmulConfig) else hs.widen_sums(mod))
     if isinstance(found, RowReductionConfig):
         hs.row_reduction(sch, config=found)
     elif isinstance(found, PointwiseConfig):

@@ -55,6 +55,30 @@ def test_against_float32(attention, dtype):
         assert error < (0.002 if dtype == "float16" else 0.016), (name, batch, length, error)
 
 
+@pytest.mark.parametrize("rows", [1, 64])
+def test_captured_graphs(rows):
+    """Each replay computes what the launches do, also of other inputs that lie elsewhere."""
+    if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":
+        pytest.skip("no GPU of compute capability 9.0")
+    device = tvm.cuda(0)
+    machines = []
+    for graph in (True, False):
+        pipeline = relax.get_pipeline("tvm_hopper", graph=graph)
+        ex = relax.build(models.layers(3, rows, 1024), target=models.H200, relax_pipeline=pipeline)
+        machines.append(relax.VirtualMachine(ex, device))
+    rng = np.random.default_rng(rows)
+    shapes = [(2048, 1024), (1024, 2048), (1024,)]
+    weights = [
+        tvm.runtime.tensor((rng.standard_normal(x) / 16).astype("float16"), device) for x in shapes
+    ]
+    kept = []
+    for _ in range(4):
+        x = tvm.runtime.tensor(rng.standard_normal((rows, 1024)).astype("float16"), device)
+        kept.append(x)  # so that the next one lies elsewhere
+        captured, launched = (machine["forward"](x, *weights).numpy() for machine in machines)
+        np.testing.assert_array_equal(captured, launched)
+
+
 def test_products_that_are_joined():
     """The same values as those of the products by themselves; keys and values too."""
     if not tvm.cuda(0).exist or tvm.cuda(0).compute_version != "9.0":

@@ -56,6 +56,26 @@ def scheduled_llama(dtype: str, attention: str = "plain") -> tvm.IRModule:
     return schedule(llama(SMALL, dtype, attention))
 
 
+def layers(count: int, rows: int, columns: int) -> tvm.IRModule:
+    """Return a model of residual layers of float16 with a norm each, "forward"."""
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            self.up = nn.Linear(columns, 2 * columns, bias=False)
+            self.down = nn.Linear(2 * columns, columns, bias=False)
+            self.norm = nn.RMSNorm(columns, -1, bias=False)
+
+        def forward(self, x: nn.Tensor) -> nn.Tensor:
+            for _ in range(count):
+                x = x + self.down(nn.op.silu(self.up(self.norm(x))))
+            return x
+
+    model = Layers()
+    model.to("float16")
+    mod, _ = model.export_tvm({"forward": {"x": spec.Tensor((rows, columns), "float16")}})
+    return mod
+
+
 def linear(rows: int, depth: int, columns: int) -> tvm.IRModule:
     """Return a model of one product of float16, "forward"."""
 

@@ -196,6 +196,15 @@ def test_a_processor_is_told():
         build(target="llvm")
 
 
+def test_graphs_on_request():
+    """Calls between an input and the result are captured; without the option none is."""
+    for graph in (False, True):
+        with Target(models.H200):
+            made = relax.get_pipeline("tvm_hopper", graph=graph)(models.layers(2, 64, 256))
+        text = made["forward"].script()
+        assert text.count("cuda_graph.run_or_capture") == (2 if graph else 0)  # x is added between
+
+
 def test_no_target():
     with pytest.raises(OptionError, match=r"found no target; need a cuda target with arch sm_90a"):
         relax.get_pipeline("tvm_hopper")(Linear)
@@ -208,6 +217,7 @@ def test_no_target():
         ({"accumulate": "float64"}, r"found accumulate='float64'; need 'float32', or None"),
         ({"database": 5}, r"found database=5, of type int; need the work_dir of a tuning"),
         ({"batch_invariant": 1}, r"found batch_invariant=1; need True or False"),
+        ({"graph": "yes"}, r"found graph='yes'; need True or False"),
         ({"database": "/no/such/folder"}, r"which is no folder; need the work_dir of a tuning"),
     ],
 )

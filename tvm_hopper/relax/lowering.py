@@ -76,6 +76,21 @@ def legalize_passes(options: ModelOptions) -> list[Any]:
     ]
 
 
+def finalize_passes(target: Target, options: ModelOptions) -> list[Any]:
+    """Return TVM's passes that plan memory, and CUDA graphs where they are asked for."""
+    passes = stock.finalize_passes(target)
+    if not options.graph:
+        return passes
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.FinalizeWithGraphs")
+    def run(mod: tvm.IRModule, ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        config = {**ctx.config, "relax.backend.use_cuda_graph": True}
+        with tvm.transform.PassContext(ctx.opt_level, config=config):
+            return tvm.transform.Sequential(passes)(mod)
+
+    return [run]
+
+
 def scheduling_passes(target: Target, options: ModelOptions) -> list[Any]:
     """Return the passes that schedule a model's functions and record those that no rule takes."""
     passes = [*prepare_passes(options), ScheduleFunctions(options)]
@@ -117,7 +132,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
     Parameters
     ----------
     given
-        Options, see `ModelOptions`: accumulate, batch_invariant, classes, database.
+        Options, see `ModelOptions`: accumulate, batch_invariant, classes, database, graph.
 
     Raises
     ------
@@ -141,7 +156,7 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             *dispatch_passes(target),
             *legalize_passes(options),
             *stock.dataflow_lower_passes(target),
-            *stock.finalize_passes(target),
+            *finalize_passes(target, options),
         ]
         with remember_schedules():  # what is fused on trial is scheduled in the end
             return tvm.transform.Sequential(passes)(mod)

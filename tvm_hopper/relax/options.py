@@ -33,12 +33,17 @@ class ModelOptions:
     batch_invariant : bool
         True: the bits of a product's row do not depend on the number of rows, see
         `hs.MatmulConfig`. Norms with symbolic rows always behave so.
+    graph : bool
+        True: calls with static shapes between whose arguments and results the model plans memory
+        are captured as CUDA graphs when they first run, and replayed. Calls that read an input or
+        write the result are launched as before, as TVM cannot tell where these lie.
     """
 
     accumulate: str | None = "float32"
     classes: Sequence[int] | Mapping[int, int] | None = CLASSES
     database: Any = None
     batch_invariant: bool = False
+    graph: bool = False
 
     def __post_init__(self) -> None:
         if self.accumulate is not None and self.accumulate not in ACCUMULATE:
@@ -58,9 +63,9 @@ class ModelOptions:
             found = f"database={self.database!r}, of type {type(self.database).__name__}"
             need = "the work_dir of a tuning that was run, or a tvm_hopper.meta_schedule.Database"
             raise cannot_configure(WHERE, found, need)
-        if not isinstance(self.batch_invariant, bool):
-            found = f"batch_invariant={self.batch_invariant!r}"
-            raise cannot_configure(WHERE, found, "True or False")
+        for name in ("batch_invariant", "graph"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise cannot_configure(WHERE, f"{name}={value!r}", "True or False")
 
 
 def _is_empty(classes: Any) -> bool:

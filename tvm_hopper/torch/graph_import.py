@@ -1,0 +1,229 @@
+"""From a captured graph to a Relax module: TVM's importer of ATen operators, with PyTorch's types.
+
+    view = aten.view(x, [2 * s0, 64]); y = aten.addmm(bias, view, permute(weight))   float16
+  ->
+    def main(x: R.Tensor((2, s0, 64), "float16"), weight: ..., bias: ...):
+        y = R.astype(R.add(R.matmul(..., out_dtype="float32"), bias), "float16")
+
+Weights are parameters like all inputs. A result of the importer with another type than PyTorch's,
+as products have, is cast. A tensor that lies permuted in memory is a parameter in the order of the
+memory, and is permuted in the graph, where products and convolutions read it as it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import tvm
+from torch import fx
+from tvm import relax, tirx
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+WIDE = "float32"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """How one tensor of a graph is passed: permuted by views, and copied if `must_copy`."""
+
+    place: int
+    order: tuple[int, ...] | None = None
+    must_copy: bool = False
+
+
+@dataclass(frozen=True)
+class ImportedGraph:
+    """A Relax module and how its function "main" is called.
+
+    - `sizes` (tuple of int): places of the graph's numbers, which are one shape in front.
+    - `outputs` (tuple of int or None): for each result of the graph its place among those of the
+      function; None: the graph returns None there.
+    """
+
+    mod: Any
+    sizes: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    outputs: tuple[int | None, ...]
+
+
+class CannotImport(Exception):
+    """A graph has something that TVM's importer lacks; the text names it."""
+
+
+def import_graph(graph: fx.GraphModule) -> ImportedGraph:
+    """Return the Relax module of a graph of ATen operators.
+
+    - raises CannotImport: an operator or a type is unknown.
+    """
+    importer = _Importer()
+    _check_targets(graph, importer.convert_map)
+    symbols = _Symbols()
+    params: list[Any] = []
+    sizes, arguments, permuted = [], [], {}
+    inputs = [x for x in graph.graph.nodes if x.op == "placeholder"]
+    for place, node in enumerate(inputs):
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            importer.env[node] = symbols.variable(value)
+            sizes.append(place)
+        elif isinstance(value, torch.Tensor):
+            argument = _argument(place, value)
+            shape = [symbols.extent(x) for x in value.shape]
+            order = argument.order
+            stored = shape if order is None else [shape[i] for i in order]
+            var = relax.Var(node.name, relax.TensorType(stored, _dtype(importer, value)))
+            params.append(var)
+            arguments.append(argument)
+            importer.env[node] = var
+            if order is not None:
+                permuted[node] = [order.index(i) for i in range(len(order))]
+        else:
+            raise CannotImport(f"an input of type {type(value).__name__}")
+    variables = [importer.env[inputs[i]] for i in sizes]
+    if variables:
+        params.insert(0, relax.Var("sizes", relax.ShapeType(variables)))
+    outputs = importer.translate(graph, params, permuted)
+    return ImportedGraph(importer.module, tuple(sizes), tuple(arguments), outputs)
+
+
+class _Symbols:
+    """Names of PyTorch's symbolic sizes as variables of TIR."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+
+    def variable(self, value: Any) -> Any:
+        name = str(value.node.expr)
+        if not name.isidentifier():
+            raise CannotImport(f"an input that is the number {name}")
+        return self.known.setdefault(name, tirx.Var(name, "int64"))
+
+    def extent(self, value: Any) -> Any:
+        if not isinstance(value, torch.SymInt):
+            return int(value)
+        return self._expression(value.node.expr)
+
+    def _expression(self, expr: Any) -> Any:
+        if expr.is_Integer:
+            return tirx.IntImm("int64", int(expr))
+        if expr.is_Symbol:
+            return self.known.setdefault(str(expr), tirx.Var(str(expr), "int64"))
+        if not (expr.is_Add or expr.is_Mul):
+            raise CannotImport(f"an extent {expr}")
+        first, *rest = (self._expression(x) for x in expr.args)
+        for x in rest:
+            first = first + x if expr.is_Add else first * x
+        return first
+
+
+def _dtype(importer: Any, value: Any) -> str:
+    try:
+        return str(importer._convert_data_type(str(value.dtype).removeprefix("torch.")))
+    except Exception as error:
+        raise CannotImport(f"type {value.dtype}") from error
+
+
+def _argument(place: int, value: Any) -> Argument:
+    """Decide how a tensor is passed, by its strides."""
+    if value.layout != torch.strided or value.is_quantized:
+        raise CannotImport(f"a tensor with layout {value.layout}")
+    if value.is_contiguous():
+        return Argument(place)
+    if any(isinstance(x, torch.SymInt) for x in (*value.shape, *value.stride())):
+        return Argument(place, must_copy=True)
+    order = tuple(sorted(range(value.dim()), key=lambda i: (-value.stride(i), -value.shape[i])))
+    if value.permute(order).is_contiguous():
+        return Argument(place, order)
+    return Argument(place, must_copy=True)
+
+
+def _check_targets(graph: fx.GraphModule, known: dict[str, Any]) -> None:
+    calls = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output", "get_attr")]
+    names = {
+        getattr(x.target, "__name__", str(x.target)) if x.op == "call_function" else x.op
+        for x in calls
+    }
+    missing = sorted(x for x in names if x not in known)
+    if missing:
+        raise CannotImport(f"operators that TVM's importer lacks: {', '.join(missing)}")
+
+
+class _Importer(ExportedProgramImporter):  # type: ignore[misc]
+    """Translates nodes one by one, and gives each result PyTorch's type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convert_map = {**self.convert_map, **self._more()}
+        self.convert_map = {k: self._typed(v) for k, v in self.convert_map.items()}
+        self.module: Any = None
+
+    def _more(self) -> dict[str, Callable[[fx.Node], Any]]:
+        return {"addmm.default": self._wide_addmm}
+
+    def _wide_addmm(self, node: fx.Node) -> Any:
+        """Add the bias to sums that are float32 still."""
+        bias, x, y = (self.env[a] for a in node.args[:3])
+        alpha, beta = (node.kwargs.get(k, 1) for k in ("alpha", "beta"))
+        emit = self.block_builder.emit
+        dtype = str(bias.ty.dtype)
+        wide = WIDE if dtype in ("float16", "bfloat16") else dtype
+        result = emit(relax.op.matmul(x, y, out_dtype=wide))
+        bias = emit(relax.op.astype(bias, wide)) if wide != dtype else bias
+        if alpha != 1:
+            result = emit(relax.op.multiply(result, relax.const(alpha, wide)))
+        if beta != 1:
+            bias = emit(relax.op.multiply(bias, relax.const(beta, wide)))
+        return emit(relax.op.add(result, bias))
+
+    def _typed(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        def converted(node: fx.Node) -> Any:
+            made, value = convert(node), node.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not isinstance(made, relax.Expr):
+                return made
+            if not isinstance(made.ty, relax.TensorType):
+                return made
+            dtype = self._convert_data_type(str(value.dtype).removeprefix("torch."))
+            if str(made.ty.dtype) == str(dtype):
+                return made
+            return self.block_builder.emit(relax.op.astype(made, dtype))
+
+        return converted
+
+    def translate(
+        self, graph: fx.GraphModule, params: list[Any], permuted: dict[fx.Node, Sequence[int]]
+    ) -> tuple[int | None, ...]:
+        """Build the module, and say where its function has each result of the graph."""
+        builder = self.block_builder = relax.BlockBuilder()
+        places: list[int | None] = []
+        results: list[Any] = []
+        with builder.function("main", params):
+            with builder.dataflow():
+                for node, order in permuted.items():
+                    self.env[node] = builder.emit(relax.op.permute_dims(self.env[node], order))
+                for node in graph.graph.nodes:
+                    if node.op == "get_attr":
+                        self.env[node] = self._constant(getattr(graph, node.target))
+                    elif node.op == "call_function":
+                        self.env[node] = self.convert_map[node.target.__name__](node)
+                    elif node.op == "output":
+                        for x in node.args[0]:
+                            places.append(None if x is None else len(results))
+                            if x is not None:
+                                results.append(self._result(x))
+                out = builder.emit_output(relax.Tuple(results))
+            builder.emit_func_output(out)
+        self.module = builder.get()
+        return tuple(places)
+
+    def _constant(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            raise CannotImport(f"an attribute of type {type(value).__name__}")
+        return relax.const(tvm.runtime.tensor(value.detach().cpu().contiguous().numpy()))
+
+    def _result(self, node: Any) -> Any:
+        if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
+            raise CannotImport("a result that is a number")
+        return self.env[node]

@@ -181,10 +181,10 @@ def _built(
     try:
         imported = import_graph(graph)
         record.executable = build_graph(imported, target, model, planned=not by_graph)
+        call = GraphCall(imported, record.executable, device)
     except Exception as error:  # of any layer of TVM: the graph runs anyway
         text = " ".join(str(error).split())
         raise _NotBuilt(f"{type(error).__name__}: {text[-300:]}") from error
-    call = GraphCall(imported, record.executable, device)
     return ReplayedGraph(call, _fixed_inputs()) if by_graph else call
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import tvm
 from torch import fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -161,7 +162,26 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
         self.module: Any = None
 
     def _more(self) -> dict[str, Callable[[fx.Node], Any]]:
-        return {"addmm.default": self._wide_addmm}
+        return {
+            "addmm.default": self._wide_addmm,
+            "any.default": self._any,
+            "convolution.default": self._wide_convolution,
+        }
+
+    def _wide_convolution(self, node: fx.Node) -> Any:
+        """Add the bias to sums that are float32 still."""
+        bias = node.args[2]
+        if bias is None:
+            return self._convolution(node)
+        kept, self.env[bias] = self.env[bias], None
+        try:
+            result = self._convolution(node)
+        finally:
+            self.env[bias] = kept
+        emit = self.block_builder.emit
+        shape = (1, -1, *(1 for _ in range(result.ty.ndim - 2)))
+        wide = emit(relax.op.astype(kept, str(result.ty.dtype)))
+        return emit(relax.op.add(result, emit(relax.op.reshape(wide, shape))))
 
     def _wide_addmm(self, node: fx.Node) -> Any:
         """Add the bias to sums that are float32 still."""
@@ -180,7 +200,11 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def _typed(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         def converted(node: fx.Node) -> Any:
-            made, value = convert(node), node.meta.get("val")
+            kept = self._promote(node)
+            try:
+                made, value = convert(node), node.meta.get("val")
+            finally:
+                self.env.update(kept)
             if not isinstance(value, torch.Tensor) or not isinstance(made, relax.Expr):
                 return made
             if not isinstance(made.ty, relax.TensorType):
@@ -191,6 +215,28 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
             return self.block_builder.emit(relax.op.astype(made, dtype))
 
         return converted
+
+    def _promote(self, node: fx.Node) -> dict[fx.Node, Any]:
+        """Cast tensors of several types, as PyTorch does; return what they were."""
+        if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+            return {}
+        tensors = [
+            x
+            for x in node.args
+            if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)
+        ]
+        tensors = [x for x in tensors if x.meta["val"].dtype != torch.bool]
+        if len({x.meta["val"].dtype for x in tensors}) < 2:
+            return {}
+        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+        _, common = elementwise_dtypes(
+            *(x.meta["val"] for x in tensors), type_promotion_kind=kind
+        )
+        kept = {x: self.env[x] for x in tensors}
+        dtype = self._convert_data_type(str(common).removeprefix("torch."))
+        for x in tensors:
+            self.env[x] = self.block_builder.emit(relax.op.astype(kept[x], dtype))
+        return kept
 
     def translate(
         self, graph: fx.GraphModule, params: list[Any], permuted: dict[fx.Node, Sequence[int]]

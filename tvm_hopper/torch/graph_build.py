@@ -27,7 +27,7 @@ from tvm_hopper.relax.mutator_passes import rewrite_functions
 from tvm_hopper.relax.options import ModelOptions
 from tvm_hopper.requests.targets import is_ours
 
-from .graph_import import ImportedGraph
+from .graph_import import NUMBER_FUNCTIONS, ImportedGraph
 
 EMPTY = "tvm_hopper.torch.empty"
 PLAN, LOWER = "StaticPlanBlockMemory", "LowerAllocTensor"
@@ -116,8 +116,8 @@ class GraphCall:
         for i, x in enumerate(tensors):
             if x.data_ptr() % ALIGNMENT:
                 tensors[i] = x.clone()
-        sizes = self.imported.sizes
-        front = [tvm_ffi.Shape([int(given[i]) for i in sizes])] if sizes else []
+        sizes = {name: int(given[i]) for name, i in self.imported.sizes.items()}
+        front = [tvm_ffi.Shape(list(sizes.values()))] if sizes else []
         if self.is_cuda:
             _order_streams(self.index)
         previous = getattr(_CALLS, "now", None)
@@ -128,7 +128,12 @@ class GraphCall:
         finally:
             _CALLS.now = previous
             self.allocated.clear()
-        return [None if i is None else results[i] for i in self.imported.outputs]
+        return [
+            eval(x, {**NUMBER_FUNCTIONS, **sizes}) if isinstance(x, str)
+            else None if x is None
+            else results[x]
+            for x in self.imported.outputs
+        ]  # fmt: skip
 
     def empty(self, shape: Any, dtype: Any) -> torch.Tensor:
         """Allocate a tensor of this call."""

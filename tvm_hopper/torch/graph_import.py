@@ -12,6 +12,7 @@ memory, and is permuted in the graph, where products and convolutions read it as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 WIDE = "float32"
+SYMBOL = re.compile(r"[A-Za-z_]\w*")
+NUMBER_FUNCTIONS: dict[str, Any] = {"Max": max, "Min": min}
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,16 @@ class Argument:
 class ImportedGraph:
     """A Relax module and how its function "main" is called.
 
-    - `sizes` (tuple of int): places of the graph's numbers, which are one shape in front.
-    - `outputs` (tuple of int or None): for each result of the graph its place among those of the
-      function; None: the graph returns None there.
+    - `sizes` (dict of str to int): symbols and places of the graph's numbers, which are one shape
+      in front.
+    - `outputs` (tuple of int, str or None): for each result of the graph its place among those of
+      the function, or a number as an expression of symbols; None: the graph returns None there.
     """
 
     mod: Any
-    sizes: tuple[int, ...]
+    sizes: dict[str, int]
     arguments: tuple[Argument, ...]
-    outputs: tuple[int | None, ...]
+    outputs: tuple[int | str | None, ...]
 
 
 class CannotImport(Exception):
@@ -63,13 +67,14 @@ def import_graph(graph: fx.GraphModule) -> ImportedGraph:
     _check_targets(graph, importer.convert_map)
     symbols = _Symbols()
     params: list[Any] = []
-    sizes, arguments, permuted = [], [], {}
+    sizes: dict[str, int] = {}
+    arguments, permuted = [], {}
     inputs = [x for x in graph.graph.nodes if x.op == "placeholder"]
     for place, node in enumerate(inputs):
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             importer.env[node] = symbols.variable(value)
-            sizes.append(place)
+            sizes.setdefault(str(value.node.expr), place)
         elif isinstance(value, torch.Tensor):
             argument = _argument(place, value)
             shape = [symbols.extent(x) for x in value.shape]
@@ -83,11 +88,14 @@ def import_graph(graph: fx.GraphModule) -> ImportedGraph:
                 permuted[node] = [order.index(i) for i in range(len(order))]
         else:
             raise CannotImport(f"an input of type {type(value).__name__}")
-    variables = [importer.env[inputs[i]] for i in sizes]
+    variables = [importer.env[inputs[i]] for i in sizes.values()]
     if variables:
         params.insert(0, relax.Var("sizes", relax.ShapeType(variables)))
     outputs = importer.translate(graph, params, permuted)
-    return ImportedGraph(importer.module, tuple(sizes), tuple(arguments), outputs)
+    for expression in (x for x in outputs if isinstance(x, str)):
+        if not {*SYMBOL.findall(expression)} <= {*sizes, *NUMBER_FUNCTIONS}:
+            raise CannotImport(f"a result that is the number {expression}")
+    return ImportedGraph(importer.module, sizes, tuple(arguments), outputs)
 
 
 class _Symbols:
@@ -240,10 +248,10 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def translate(
         self, graph: fx.GraphModule, params: list[Any], permuted: dict[fx.Node, Sequence[int]]
-    ) -> tuple[int | None, ...]:
+    ) -> tuple[int | str | None, ...]:
         """Build the module, and say where its function has each result of the graph."""
         builder = self.block_builder = relax.BlockBuilder()
-        places: list[int | None] = []
+        places: list[int | str | None] = []
         results: list[Any] = []
         with builder.function("main", params):
             with builder.dataflow():
@@ -255,10 +263,7 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
                     elif node.op == "call_function":
                         self.env[node] = self.convert_map[node.target.__name__](node)
                     elif node.op == "output":
-                        for x in node.args[0]:
-                            places.append(None if x is None else len(results))
-                            if x is not None:
-                                results.append(self._result(x))
+                        places = [self._place(x, results) for x in node.args[0]]
                 out = builder.emit_output(relax.Tuple(results))
             builder.emit_func_output(out)
         self.module = builder.get()
@@ -269,7 +274,12 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
             raise CannotImport(f"an attribute of type {type(value).__name__}")
         return relax.const(tvm.runtime.tensor(value.detach().cpu().contiguous().numpy()))
 
-    def _result(self, node: Any) -> Any:
-        if not isinstance(node, fx.Node) or not isinstance(node.meta.get("val"), torch.Tensor):
-            raise CannotImport("a result that is a number")
-        return self.env[node]
+    def _place(self, node: Any, results: list[Any]) -> int | str | None:
+        """Return where a result is found, and add it to the function's if it is a tensor."""
+        value = node.meta.get("val") if isinstance(node, fx.Node) else node
+        if value is None:
+            return None
+        if not isinstance(value, torch.Tensor):
+            return str(value.node.expr if isinstance(value, torch.SymInt) else value)
+        results.append(self.env[node])
+        return len(results) - 1

@@ -41,7 +41,7 @@ class _Captured:
         for i in self.copied:
             self.inputs[i].copy_(given[i])
         self.graph.replay()
-        return [None if x is None else x.clone() for x in self.results]
+        return [x.clone() if isinstance(x, torch.Tensor) else x for x in self.results]
 
 
 class ReplayedGraph:
@@ -62,7 +62,7 @@ class ReplayedGraph:
         if torch.cuda.is_current_stream_capturing():  # the caller's graph has the kernels
             return self.call(*given)
         key = (
-            tuple(int(given[i]) for i in self.call.imported.sizes),
+            tuple(int(given[i]) for i in self.call.imported.sizes.values()),
             tuple(given[i].data_ptr() for i in self.fixed),
         )
         captured = self.graphs.get(key)

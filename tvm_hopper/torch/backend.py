@@ -170,6 +170,40 @@ def _compiled(
 def _built(
     graph: Any, device: Any, options: BackendOptions, target: Any, record: GraphRecord
 ) -> Callable[..., Any]:
+    """Build a graph; where the importer lacks operators, the parts around them."""
+    from .graph_import import missing_operators, split_graph
+
+    missing = missing_operators(graph)
+    if not missing:
+        return _build_whole(graph, device, options, target, record)
+    left = f"operators that TVM's importer lacks: {', '.join(missing)}"
+    if options.strict:
+        raise _NotBuilt(left)
+    whole = split_graph(graph, missing)
+    for name, part in list(whole.named_children()):
+        try:
+            call = _build_whole(part, device, options, target, record)
+        except _NotBuilt as why:
+            left += f"; {why}"
+        else:
+            part.forward = _as_part(part, call)
+    if not record.executables:
+        raise _NotBuilt(left)
+    record.left = left
+    warn(f"{WHERE}: PyTorch runs some of {record.operators} operators: {left}", 2)
+    made: Callable[..., Any] = whole.forward
+    return made
+
+
+def _as_part(part: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a part's forward does: one tensor where its graph returns no tuple."""
+    (result,) = part.graph.output_node().args
+    return call if isinstance(result, (list, tuple)) else lambda *given: call(*given)[0]
+
+
+def _build_whole(
+    graph: Any, device: Any, options: BackendOptions, target: Any, record: GraphRecord
+) -> Callable[..., Any]:
     from tvm_hopper.relax.options import as_options
 
     from .graph_build import GraphCall, build_graph
@@ -180,18 +214,22 @@ def _built(
     by_graph = options.cuda_graphs and device.type == "cuda"
     try:
         imported = import_graph(graph)
-        record.executable = build_graph(imported, target, model, planned=not by_graph)
-        call = GraphCall(imported, record.executable, device)
+        executable = build_graph(imported, target, model, planned=not by_graph)
+        call = GraphCall(imported, executable, device)
     except Exception as error:  # of any layer of TVM: the graph runs anyway
         text = " ".join(str(error).split())
         raise _NotBuilt(f"{type(error).__name__}: {text[-300:]}") from error
-    return ReplayedGraph(call, _fixed_inputs()) if by_graph else call
+    record.executables.append(executable)
+    return ReplayedGraph(call, _fixed_inputs(graph)) if by_graph else call
 
 
-def _fixed_inputs() -> list[int]:
-    """Return the places of weights, while a graph is compiled."""
+def _fixed_inputs(graph: Any) -> list[int]:
+    """Return the places of weights among the inputs of a graph, while it is compiled."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    return list(getattr(metadata, "static_input_indices", None) or [])
+    places = getattr(metadata, "static_input_indices", None) or []
+    inputs = [x for x in graph.graph.nodes if x.op == "placeholder"]
+    whole = len(inputs) == len(getattr(metadata, "input_info", ()))  # a part has other inputs
+    return list(places) if whole else []

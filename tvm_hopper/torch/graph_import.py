@@ -21,10 +21,13 @@ import torch
 import tvm
 from torch import fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupport
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 WIDE = "float32"
+CALL = "call_function"
 SYMBOL = re.compile(r"[A-Za-z_]\w*")
 NUMBER_FUNCTIONS: dict[str, Any] = {"Max": max, "Min": min}
 
@@ -64,7 +67,6 @@ def import_graph(graph: fx.GraphModule) -> ImportedGraph:
     - raises CannotImport: an operator or a type is unknown.
     """
     importer = _Importer()
-    _check_targets(graph, importer.convert_map)
     symbols = _Symbols()
     params: list[Any] = []
     sizes: dict[str, int] = {}
@@ -149,15 +151,26 @@ def _argument(place: int, value: Any) -> Argument:
     return Argument(place, must_copy=True)
 
 
-def _check_targets(graph: fx.GraphModule, known: dict[str, Any]) -> None:
+def missing_operators(graph: fx.GraphModule) -> list[str]:
+    """Return the names of a graph's operators that TVM's importer lacks."""
+    known = _Importer().convert_map
     calls = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output", "get_attr")]
-    names = {
-        getattr(x.target, "__name__", str(x.target)) if x.op == "call_function" else x.op
-        for x in calls
-    }
-    missing = sorted(x for x in names if x not in known)
-    if missing:
-        raise CannotImport(f"operators that TVM's importer lacks: {', '.join(missing)}")
+    return sorted({_name(x) for x in calls} - {*known})
+
+
+def split_graph(graph: fx.GraphModule, missing: list[str]) -> fx.GraphModule:
+    """Return a graph that calls submodules of what the importer knows, next to other operators."""
+
+    class Known(OperatorSupport):
+        def is_node_supported(self, _modules: Any, node: fx.Node) -> bool:
+            return node.op == CALL and _name(node) not in missing
+
+    parts = CapabilityBasedPartitioner(graph, Known(), allows_single_node_partition=False)
+    return parts.partition_and_fuse()
+
+
+def _name(node: fx.Node) -> str:
+    return getattr(node.target, "__name__", str(node.target)) if node.op == CALL else node.op
 
 
 class _Importer(ExportedProgramImporter):  # type: ignore[misc]
@@ -260,10 +273,12 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
                 for node in graph.graph.nodes:
                     if node.op == "get_attr":
                         self.env[node] = self._constant(getattr(graph, node.target))
-                    elif node.op == "call_function":
+                    elif node.op == CALL:
                         self.env[node] = self.convert_map[node.target.__name__](node)
                     elif node.op == "output":
-                        places = [self._place(x, results) for x in node.args[0]]
+                        (given,) = node.args
+                        many = given if isinstance(given, (list, tuple)) else [given]
+                        places = [self._place(x, results) for x in many]
                 out = builder.emit_output(relax.Tuple(results))
             builder.emit_func_output(out)
         self.module = builder.get()

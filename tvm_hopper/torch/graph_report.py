@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MOST_RECORDS = 256
@@ -16,18 +16,22 @@ class GraphRecord:
     - `operators`: how many it has.
     - `seconds`: that the build took.
     - `reason`: why PyTorch runs it; empty if it was built.
-    - `executable`: what was built, for `tvm_hopper.relax.report` and `sass`.
+    - `left`: why PyTorch runs a part of it.
+    - `executables`: what was built, for `tvm_hopper.relax.report`; one without `left`.
     """
 
     operators: int
     seconds: float = 0.0
     reason: str = ""
-    executable: Any = None
+    left: str = ""
+    executables: list[Any] = field(default_factory=list)
 
     def __str__(self) -> str:
         if self.reason:
             return f"{self.operators} operators: PyTorch, {self.reason}"
-        return f"{self.operators} operators: built in {self.seconds:.1f} s"
+        parts = f" in {len(self.executables)} parts" if self.left else ""
+        left = f"; PyTorch runs the rest: {self.left}" if self.left else ""
+        return f"{self.operators} operators: built{parts} in {self.seconds:.1f} s{left}"
 
 
 class TorchReport(list[GraphRecord]):

@@ -67,7 +67,7 @@ LAYERS = [
     ("verification",),
     ("simulation",),
     ("integration",),
-    ("meta_schedule",),
+    ("meta_schedule", "torch"),
     ("reports",),
     ("__init__",),
     ("cli",),
@@ -191,6 +191,7 @@ def wheel_names(wheel: Path) -> list[str]:
         text = archive.read(points).decode()
         assert "tvm_hopper = tvm_hopper.integration.autoload:register" in text
         assert "tvm-hopper = tvm_hopper.cli:main" in text
+        assert "tvm_hopper = tvm_hopper.torch.dynamo_backend:backend" in text
         return archive.namelist()
 
 

@@ -85,7 +85,9 @@ def test_results_are_memory_of_their_own():
     first = fast(torch.zeros(4))
     for x in first:
         x.fill_(7)
-    for got, want in zip(fast(torch.zeros(4)), (torch.ones(4), 2 * table, torch.ones(3)), strict=True):
+    for got, want in zip(
+        fast(torch.zeros(4)), (torch.ones(4), 2 * table, torch.ones(3)), strict=True
+    ):
         torch.testing.assert_close(got, want)
     assert all((x == 7).all() for x in first)
 

@@ -183,7 +183,7 @@ assert op(torch.zeros(3, 4)).sum() == 12
 
 def test_without_pytorch_one_line_says_so(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(HopperError, match="torch.op: found no torch; need it installed"):
+    with pytest.raises(HopperError, match=r"torch\.op: found no torch; need it installed"):
         tvm_hopper.torch.op(two_results(), "tests::none")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tvm_hopper.torch.nothing

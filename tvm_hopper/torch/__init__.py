@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .backend import backend as backend
+    from .dynamo_backend import backend as backend
     from .graph_report import report as report
     from .operators import op as op
     from .signatures import Parameter as Parameter, Signature as Signature
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "Parameter": "signatures",
     "Signature": "signatures",
-    "backend": "backend",
+    "backend": "dynamo_backend",
     "op": "operators",
     "report": "graph_report",
 }
@@ -33,5 +33,5 @@ if not TYPE_CHECKING:
         if name not in _NAMES:
             raise AttributeError(f"module 'tvm_hopper.torch' has no attribute {name!r}")
         found = getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
-        globals()[name] = found  # not the module of this name, which the import puts here
+        globals()[name] = found
         return found

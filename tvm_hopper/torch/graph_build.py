@@ -11,6 +11,7 @@ intermediate tensors is TVM's, which knows no streams: a call on another stream 
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -90,19 +91,17 @@ class GraphCall:
 
     def __init__(self, imported: ImportedGraph, executable: Any, device: torch.device) -> None:
         self.imported, self.device = imported, device
-        self.is_cuda = device.type == "cuda"
-        self.index = (device.index or 0) if self.is_cuda else 0
+        is_cuda = device.type == "cuda"
+        self.index = (device.index or 0) if is_cuda else None
         self.machine = relax.VirtualMachine(
-            executable, tvm.cuda(self.index) if self.is_cuda else tvm.cpu()
+            executable, tvm.cuda(self.index) if is_cuda else tvm.cpu()
         )
         self.main = self.machine["main"]
-        self.special = [
-            (i, x)
-            for i, x in enumerate(imported.arguments)
-            if x.order is not None or x.must_copy
-        ]
         self.places = [x.place for x in imported.arguments]
-        self.allocated: dict[int, torch.Tensor] = {}
+        self.special = [
+            (i, x) for i, x in enumerate(imported.arguments) if x.order is not None or x.must_copy
+        ]
+        self.lock = threading.Lock()  # TVM's machine has one stack
 
     def __call__(self, *given: Any) -> list[Any]:
         """Return the results, in the order of the graph's.
@@ -117,17 +116,11 @@ class GraphCall:
             if x.data_ptr() % ALIGNMENT:
                 tensors[i] = x.clone()
         sizes = {name: int(given[i]) for name, i in self.imported.sizes.items()}
-        front = [tvm_ffi.Shape(list(sizes.values()))] if sizes else []
-        if self.is_cuda:
-            _order_streams(self.index)
-        previous = getattr(_CALLS, "now", None)
-        _CALLS.now = self
-        try:
-            found = self.main(*front, *tensors)
-            results = [self._own(x) for x in found]
-        finally:
-            _CALLS.now = previous
-            self.allocated.clear()
+        front = [tvm_ffi.Shape(tuple(sizes.values()))] if sizes else []
+        with self.lock:
+            order_streams(self.index)
+            _CALLS.device, _CALLS.made = self.device, {}
+            results = [_own(x, _CALLS.made) for x in self.main(*front, *tensors)]
         return [
             eval(x, {**NUMBER_FUNCTIONS, **sizes}) if isinstance(x, str)
             else None if x is None
@@ -135,24 +128,22 @@ class GraphCall:
             for x in self.imported.outputs
         ]  # fmt: skip
 
-    def empty(self, shape: Any, dtype: Any) -> torch.Tensor:
-        """Allocate a tensor of this call."""
-        kind = getattr(torch, str(dtype))
-        made = torch.empty(tuple(map(int, shape)), dtype=kind, device=self.device)
-        self.allocated[made.data_ptr()] = made
-        return made
 
-    def _own(self, result: Any) -> torch.Tensor:
-        """Return PyTorch's tensor of a result; anything else, such as a constant, is copied."""
-        result = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
-        made = self.allocated.get(result.data_ptr())
-        if made is None or made.numel() != result.numel() or made.dtype != result.dtype:
-            return result.clone()
-        return made.view(result.shape)
+def _empty(shape: Any, dtype: Any) -> torch.Tensor:
+    """Allocate a tensor of the call that this thread makes."""
+    kind = getattr(torch, str(dtype))
+    made = torch.empty(tuple(map(int, shape)), dtype=kind, device=_CALLS.device)
+    _CALLS.made[made.data_ptr()] = weakref.ref(made)  # what is not read any more is freed
+    return made
 
 
-def _empty(shape: Any, dtype: Any) -> Any:
-    return _CALLS.now.empty(shape, dtype)
+def _own(result: Any, made: dict[int, Any]) -> torch.Tensor:
+    """Return PyTorch's tensor of a result; anything else, such as a constant, is copied."""
+    result = result if isinstance(result, torch.Tensor) else torch.from_dlpack(result)
+    own = made.get(result.data_ptr(), lambda: None)()
+    if own is None or own.numel() != result.numel() or own.dtype != result.dtype:
+        return result.clone()
+    return own.view(result.shape)
 
 
 tvm_ffi.register_global_func(EMPTY, _empty, override=True)
@@ -160,14 +151,18 @@ tvm_ffi.register_global_func(EMPTY, _empty, override=True)
 _LAST: dict[int, tuple[int, Any]] = {}  # for each device the stream of the last call
 
 
-def _order_streams(index: int) -> None:
-    """Let a stream wait for the one of the call before, whose intermediate memory it reuses."""
+def order_streams(index: int | None) -> None:
+    """Let a stream wait for the one of the call before, whose memory its kernels use again.
+
+    - `index`: of the device; None: a processor.
+    """
+    if index is None:
+        return
     stream = torch._C._cuda_getCurrentRawStream(index)
     last = _LAST.get(index)
-    if last is not None and last[0] == stream:
+    if (last is not None and last[0] == stream) or torch.cuda.is_current_stream_capturing():
         return
     current = torch.cuda.current_stream(index)
-    if not torch.cuda.is_current_stream_capturing():
-        if last is not None:
-            current.wait_stream(last[1])
-        _LAST[index] = (stream, current)
+    if last is not None:
+        current.wait_stream(last[1])
+    _LAST[index] = (stream, current)

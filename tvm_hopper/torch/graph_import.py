@@ -13,12 +13,11 @@ memory, and is permuted in the graph, where products and convolutions read it as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import tvm
 from torch import fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -70,7 +69,8 @@ def import_graph(graph: fx.GraphModule) -> ImportedGraph:
     symbols = _Symbols()
     params: list[Any] = []
     sizes: dict[str, int] = {}
-    arguments, permuted = [], {}
+    arguments: list[Argument] = []
+    permuted: dict[fx.Node, list[int]] = {}
     inputs = [x for x in graph.graph.nodes if x.op == "placeholder"]
     for place, node in enumerate(inputs):
         value = node.meta.get("val")
@@ -178,8 +178,8 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.convert_map = {**self.convert_map, **self._more()}
-        self.convert_map = {k: self._typed(v) for k, v in self.convert_map.items()}
+        known: dict[str, Any] = {**self.create_convert_map(), **self._more()}
+        self.convert_map = {name: self._typed(convert) for name, convert in known.items()}
         self.module: Any = None
 
     def _more(self) -> dict[str, Callable[[fx.Node], Any]]:
@@ -250,9 +250,7 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
         if len({x.meta["val"].dtype for x in tensors}) < 2:
             return {}
         kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-        _, common = elementwise_dtypes(
-            *(x.meta["val"] for x in tensors), type_promotion_kind=kind
-        )
+        _, common = elementwise_dtypes(*(x.meta["val"] for x in tensors), type_promotion_kind=kind)
         kept = {x: self.env[x] for x in tensors}
         dtype = self._convert_data_type(str(common).removeprefix("torch."))
         for x in tensors:
@@ -260,7 +258,7 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
         return kept
 
     def translate(
-        self, graph: fx.GraphModule, params: list[Any], permuted: dict[fx.Node, Sequence[int]]
+        self, graph: fx.GraphModule, params: list[Any], permuted: dict[fx.Node, list[int]]
     ) -> tuple[int | str | None, ...]:
         """Build the module, and say where its function has each result of the graph."""
         builder = self.block_builder = relax.BlockBuilder()
@@ -287,7 +285,7 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
     def _constant(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             raise CannotImport(f"an attribute of type {type(value).__name__}")
-        return relax.const(tvm.runtime.tensor(value.detach().cpu().contiguous().numpy()))
+        return relax.const(self._convert_pytorch_tensor_to_tvm(value.cpu().contiguous()))
 
     def _place(self, node: Any, results: list[Any]) -> int | str | None:
         """Return where a result is found, and add it to the function's if it is a tensor."""

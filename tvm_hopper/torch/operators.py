@@ -162,7 +162,8 @@ class _Code:
     def _argument(self, x: Parameter) -> str:
         if x.shape is not None:
             return f"{'Tensor(a!)' if x.name in self.signature.updated else 'Tensor'} {x.name}"
-        return f"{'float' if 'float' in x.dtype else 'bool' if x.dtype == 'bool' else 'SymInt'} {x.name}"
+        kinds = {"float": "float", "bool": "bool"}
+        return f"{next((v for k, v in kinds.items() if k in x.dtype), 'SymInt')} {x.name}"
 
     def compiled(self, kernel: _Kernel | None) -> Callable[..., Any]:
         """Return the function that allocates results and calls the kernel; None: no call."""

@@ -1,7 +1,7 @@
 """Calls of a built graph by replaying CUDA graphs.
 
-    first call with new sizes: two runs, then a capture of the third
-    later calls: copy inputs, replay, copy results
+first call with new sizes: two runs, then a capture of the third
+later calls: copy inputs, replay, copy results
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .graph_build import GraphCall
+from .graph_build import GraphCall, order_streams
 
 MOST_GRAPHS = 64  # of one captured program; the one that was replayed longest ago is forgotten
 WARM_UP = 2
@@ -22,7 +22,7 @@ class _Captured:
     """One CUDA graph with its inputs and results."""
 
     def __init__(self, call: GraphCall, given: tuple[Any, ...], copied: list[int]) -> None:
-        self.copied = copied
+        self.copied, self.index = copied, call.index
         self.inputs = list(given)
         for i in copied:
             self.inputs[i] = given[i].clone()
@@ -38,6 +38,7 @@ class _Captured:
                 self.results = call(*self.inputs)
 
     def __call__(self, given: tuple[Any, ...]) -> list[Any]:
+        order_streams(self.index)
         for i in self.copied:
             self.inputs[i].copy_(given[i])
         self.graph.replay()
@@ -67,7 +68,8 @@ class ReplayedGraph:
         )
         captured = self.graphs.get(key)
         if captured is None:
-            captured = self.graphs[key] = _Captured(self.call, given, self.copied)
+            captured = _Captured(self.call, given, self.copied)
+            self.graphs[key] = captured
             if len(self.graphs) > MOST_GRAPHS:
                 self.graphs.popitem(last=False)
         self.graphs.move_to_end(key)

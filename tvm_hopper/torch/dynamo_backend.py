@@ -180,7 +180,7 @@ def _built(
     if options.strict:
         raise _NotBuilt(left)
     whole = split_graph(graph, missing)
-    for name, part in list(whole.named_children()):
+    for part in list(whole.children()):
         try:
             call = _build_whole(part, device, options, target, record)
         except _NotBuilt as why:

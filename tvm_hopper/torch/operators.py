@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm_hopper.errors import cannot_configure, cannot_schedule, require_packages
 
-from .signatures import Parameter, Signature, signature_of
+from .signatures import WORD, Parameter, Signature, signature_of
 
 WHERE = "torch.op"
 NAMESPACE = "tvm_hopper"
@@ -39,8 +39,8 @@ def op(
     Parameters
     ----------
     source : Schedule, IRModule, PrimFunc, executable or loaded module
-        A scheduled function is compiled at once. Of a module that this process did not build,
-        `signature` says what it takes.
+        A scheduled function is compiled at once. A module that this process did not build needs
+        `signature`.
     name : str
         "namespace::name"; without a namespace it is in "tvm_hopper".
     function : str, optional
@@ -76,13 +76,11 @@ def op(
     import torch
 
     space, short = _split(name)
-    taken = hasattr(getattr(torch.ops, space), short)
-    if taken:
+    if hasattr(getattr(torch.ops, space), short):
         raise cannot_configure(WHERE, f"name={name!r}, which is an operator", "a new name")
     known = signature or signature_of(source, function, outputs)
     code = _Code(known)
-    kernel = _Kernel(source, function, target)
-    run, fake = code.compiled(kernel), code.compiled(None)
+    run, fake = code.compiled(_finder(source, function, target)), code.compiled(None)
     library = torch.library.Library(space, "FRAGMENT")
     library.define(f"{short}{code.schema}")
     library.impl(short, run, ANY_DEVICE)
@@ -101,34 +99,20 @@ def _split(name: Any) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-class _Kernel:
-    """The function of a module; an executable loads its code at the first call, on a GPU."""
+def _finder(source: Any, function: str | None, target: Any) -> Callable[[], Any]:
+    """Return what finds the compiled function: at the first call, which may be on another machine.
 
-    def __init__(self, source: Any, function: str | None, target: Any) -> None:
-        self.function = function or "main"
-        self.module = source if _is_built(source) else _compiled(source, target)
+    A module that is built is passed on without an import of TVM's compiler.
+    """
+    if {"IRModule", "PrimFunc", "Schedule"} & {x.__name__ for x in type(source).__mro__}:
+        import tvm
 
-    def find(self) -> Any:
-        """Return the function itself, which takes no more time than its call needs."""
-        if isinstance(self.module, dict) or hasattr(self.module, "__getitem__"):
-            return self.module[self.function]
-        return self.module if callable(self.module) else getattr(self.module, self.function)
+        from tvm_hopper.requests.tags import ARCH
 
-
-def _is_built(source: Any) -> bool:
-    """Tell what has a compiled function, without an import of TVM's compiler."""
-    return not {"IRModule", "PrimFunc", "Schedule"} & {x.__name__ for x in type(source).__mro__}
-
-
-def _compiled(source: Any, target: Any) -> Any:
-    import tvm
-    from tvm import s_tir
-
-    from tvm_hopper.requests.tags import ARCH
-
-    mod = source.mod if isinstance(source, s_tir.Schedule) else source
-    wanted = target or tvm.target.Target.current(allow_none=True) or {"kind": "cuda", "arch": ARCH}
-    return tvm.compile(mod, target=wanted)
+        here = tvm.target.Target.current(allow_none=True)
+        wanted = target or here or {"kind": "cuda", "arch": ARCH}
+        source = tvm.compile(getattr(source, "mod", source), target=wanted)
+    return lambda: source[function or "main"]
 
 
 class _Code:
@@ -148,9 +132,8 @@ class _Code:
         self.results = [x for x in signature.parameters if x.name in signature.outputs]
         for x in self.results:
             if self.types[x.dtype] is None:
-                raise cannot_schedule(
-                    f"{WHERE}, result {x.name}", f"type {x.dtype}", "a type that PyTorch has"
-                )
+                where = f"{WHERE}, result {x.name}"
+                raise cannot_schedule(where, f"type {x.dtype}", "a type that PyTorch has")
 
     @property
     def schema(self) -> str:
@@ -165,7 +148,7 @@ class _Code:
         kinds = {"float": "float", "bool": "bool"}
         return f"{next((v for k, v in kinds.items() if k in x.dtype), 'SymInt')} {x.name}"
 
-    def compiled(self, kernel: _Kernel | None) -> Callable[..., Any]:
+    def compiled(self, find: Callable[[], Any] | None) -> Callable[..., Any]:
         """Return the function that allocates results and calls the kernel; None: no call."""
         lines = [f"def run({', '.join(self.names[x.name] for x in self.signature.given)}):"]
         for symbol, (name, axis) in self.places.items():
@@ -175,14 +158,13 @@ class _Code:
             extents = "".join(f"{self._extent(e)}, " for e in x.shape or ())
             make = f"{self.names[self.first.name]}.new_empty(({extents})"
             lines.append(f"    {self.names[x.name]} = {make}, dtype=types[{x.dtype!r}])")
-        if kernel is not None:
+        if find is not None:
             lines.append(f"    kernel({', '.join(self.names.values())})")
         lines.append(f"    return {', '.join(self.names[x.name] for x in self.results)}")
         scope: dict[str, Any] = {"types": self.types}
 
         def load(*args: Any) -> None:
-            assert kernel is not None
-            scope["kernel"] = kernel.find()
+            scope["kernel"] = find() if find is not None else None
             scope["kernel"](*args)
 
         scope["kernel"] = load
@@ -191,8 +173,6 @@ class _Code:
         return made
 
     def _extent(self, extent: int | str) -> str:
-        from .signatures import WORD
-
         known = self.places
         return WORD.sub(lambda x: f"s_{x[0]}" if x[0] in known else x[0], str(extent))
 

@@ -58,11 +58,10 @@ class Signature:
 
     def __post_init__(self) -> None:
         tensors = [x.name for x in self.parameters if x.shape is not None]
-        wrong = [x for x in (*self.outputs, *self.updated) if x not in tensors]
-        wrong += [x for x in self.outputs if x in self.updated]
-        if wrong or not (self.outputs or self.updated):
+        results = [*self.outputs, *self.updated]
+        if not results or not {*results} <= {*tensors} or len({*results}) < len(results):
             raise cannot_schedule(
-                "torch.op", f"results {[*self.outputs, *self.updated]}",
+                "torch.op", f"results {results}",
                 f"some of the tensors {tensors}, each once", 'name them: outputs=("C",)',
             )  # fmt: skip
 
@@ -130,19 +129,18 @@ def _one_function(mod: Any, name: str | None) -> Any:
 
 
 def _of_function(func: Any, outputs: Sequence[str] | None) -> Signature:
-    found, buffers = [], {}
-    for param in func.params:
-        shape = getattr(param.ty, "shape", None)
-        if shape is None:
-            found.append(Parameter(param.name, str(param.ty), None, param.name))
-            continue
-        buffers[param.name] = param
-        extents = tuple(_extent(param.name, x) for x in shape)
-        found.append(Parameter(param.name, str(param.ty.dtype), extents))
-    filled, updated = _results(func, buffers)
+    found = [_parameter(x.name, x.ty, getattr(x.ty, "shape", None)) for x in func.params]
+    filled, updated = _results(func, {x.name: x for x in func.params})
     if outputs is not None:
         filled, updated = list(outputs), [x for x in (*filled, *updated) if x not in outputs]
     return Signature(tuple(found), tuple(filled), tuple(updated))
+
+
+def _parameter(name: str, dtype: Any, shape: Any) -> Parameter:
+    if shape is None:
+        return Parameter(name, str(dtype), None, name)
+    extents = tuple(x if isinstance(x, str) else _extent(name, x) for x in shape)
+    return Parameter(name, str(getattr(dtype, "dtype", dtype)), extents)
 
 
 def _results(func: Any, buffers: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -207,15 +205,7 @@ def _of_executable(
             "a Schedule, an IRModule, an executable that this process built, or a signature",
             "pass signature=tvm_hopper.torch.Signature(...)",
         ) from error  # fmt: skip
-    found = [
-        Parameter(
-            x.name, x.dtype,
-            None if x.shape is None
-            else tuple(e if isinstance(e, str) else _extent(x.name, e) for e in x.shape),
-            x.name if x.shape is None else "",
-        )
-        for x in program.arguments
-    ]  # fmt: skip
+    found = [_parameter(x.name, x.dtype, x.shape) for x in program.arguments]
     if outputs is None:
         last = next((x.name for x in reversed(found) if x.shape is not None), "")
         _check_last(program, last)

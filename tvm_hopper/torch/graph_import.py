@@ -32,7 +32,7 @@ NUMBER_FUNCTIONS: dict[str, Any] = {"Max": max, "Min": min}
 
 
 @dataclass(frozen=True)
-class Argument:
+class GraphInput:
     """How one tensor of a graph is passed: permuted by views, and copied if `must_copy`."""
 
     place: int
@@ -52,7 +52,7 @@ class ImportedGraph:
 
     mod: Any
     sizes: dict[str, int]
-    arguments: tuple[Argument, ...]
+    arguments: tuple[GraphInput, ...]
     outputs: tuple[int | str | None, ...]
 
 
@@ -69,7 +69,7 @@ def import_graph(graph: fx.GraphModule) -> ImportedGraph:
     symbols = _Symbols()
     params: list[Any] = []
     sizes: dict[str, int] = {}
-    arguments: list[Argument] = []
+    arguments: list[GraphInput] = []
     permuted: dict[fx.Node, list[int]] = {}
     inputs = [x for x in graph.graph.nodes if x.op == "placeholder"]
     for place, node in enumerate(inputs):
@@ -137,18 +137,18 @@ def _dtype(importer: Any, value: Any) -> str:
         raise CannotImport(f"type {value.dtype}") from error
 
 
-def _argument(place: int, value: Any) -> Argument:
+def _argument(place: int, value: Any) -> GraphInput:
     """Decide how a tensor is passed, by its strides."""
     if value.layout != torch.strided or value.is_quantized:
         raise CannotImport(f"a tensor with layout {value.layout}")
     if value.is_contiguous():
-        return Argument(place)
+        return GraphInput(place)
     if any(isinstance(x, torch.SymInt) for x in (*value.shape, *value.stride())):
-        return Argument(place, must_copy=True)
+        return GraphInput(place, must_copy=True)
     order = tuple(sorted(range(value.dim()), key=lambda i: (-value.stride(i), -value.shape[i])))
     if value.permute(order).is_contiguous():
-        return Argument(place, order)
-    return Argument(place, must_copy=True)
+        return GraphInput(place, order)
+    return GraphInput(place, must_copy=True)
 
 
 def missing_operators(graph: fx.GraphModule) -> list[str]:
@@ -161,11 +161,11 @@ def missing_operators(graph: fx.GraphModule) -> list[str]:
 def split_graph(graph: fx.GraphModule, missing: list[str]) -> fx.GraphModule:
     """Return a graph that calls submodules of what the importer knows, next to other operators."""
 
-    class Known(OperatorSupport):
+    class InImporter(OperatorSupport):
         def is_node_supported(self, _modules: Any, node: fx.Node) -> bool:
             return node.op == CALL and _name(node) not in missing
 
-    parts = CapabilityBasedPartitioner(graph, Known(), allows_single_node_partition=False)
+    parts = CapabilityBasedPartitioner(graph, InImporter(), allows_single_node_partition=False)
     return parts.partition_and_fuse()
 
 

@@ -124,7 +124,7 @@ def _device(inputs: Sequence[Any]) -> Any:
 def _target(options: BackendOptions, inputs: Sequence[Any]) -> Any:
     import torch
 
-    from tvm_hopper.requests.tags import ARCH
+    from .operators import device_target
 
     device = _device(inputs)
     if options.target is not None:
@@ -134,7 +134,7 @@ def _target(options: BackendOptions, inputs: Sequence[Any]) -> Any:
     found = torch.cuda.get_device_capability(device)
     if found != (9, 0):
         raise _NotBuilt(f"found compute capability {found[0]}.{found[1]}; need 9.0")
-    return {"kind": "cuda", "arch": ARCH}
+    return device_target(device)
 
 
 def _check_gradients(inputs: Sequence[Any]) -> None:

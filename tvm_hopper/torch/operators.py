@@ -46,7 +46,7 @@ def op(
     function : str, optional
         Function of the module; None: the only one, or "main".
     target : Target, str or dict, optional
-        What a scheduled function is compiled for. None: the target in scope, or sm_90a.
+        What a scheduled function is compiled for. None: the target in scope, or the GPU.
     outputs : sequence of str, optional
         Names of the results. None: what the function writes before it reads it; of an executable,
         the last tensor.
@@ -107,12 +107,24 @@ def _finder(source: Any, function: str | None, target: Any) -> Callable[[], Any]
     if {"IRModule", "PrimFunc", "Schedule"} & {x.__name__ for x in type(source).__mro__}:
         import tvm
 
-        from tvm_hopper.requests.tags import ARCH
-
-        here = tvm.target.Target.current(allow_none=True)
-        wanted = target or here or {"kind": "cuda", "arch": ARCH}
+        wanted = target or tvm.target.Target.current(allow_none=True) or device_target()
         source = tvm.compile(getattr(source, "mod", source), target=wanted)
     return lambda: source[function or "main"]
+
+
+def device_target(device: Any = None) -> Any:
+    """Return the target of a GPU, with the number of its SMs; of an H200 where there is none."""
+    import torch
+    from tvm.target import Target
+
+    from tvm_hopper.requests.tags import HOPPER_TAGS, NUM_SMS, NUM_SMS_ATTR
+
+    name, more = "h200", {}
+    if torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(device)
+        name = next((x for x in NUM_SMS if x in found.name.lower().split()), name)
+        more = {NUM_SMS_ATTR: found.multi_processor_count}
+    return Target({**HOPPER_TAGS[f"nvidia/nvidia-{name}"], **more})
 
 
 class _Code:

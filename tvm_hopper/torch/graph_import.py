@@ -25,7 +25,8 @@ from torch.fx.passes.operator_support import OperatorSupport
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-WIDE = "float32"
+WIDE = "float32"  # the importer's sums of products
+BIAS = {"addmm.default": 0, "baddbmm.default": 0, "convolution.default": 2}  # its argument
 CALL = "call_function"
 SYMBOL = re.compile(r"[A-Za-z_]\w*")
 NUMBER_FUNCTIONS: dict[str, Any] = {"Max": max, "Min": min}
@@ -130,11 +131,20 @@ class _Symbols:
         return first
 
 
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _dtype(importer: Any, value: Any) -> str:
     try:
-        return str(importer._convert_data_type(str(value.dtype).removeprefix("torch.")))
+        return str(importer._convert_data_type(_type_name(value.dtype)))
     except Exception as error:
         raise CannotImport(f"type {value.dtype}") from error
+
+
+def _is_number_tensor(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype != torch.bool
 
 
 def _argument(place: int, value: Any) -> GraphInput:
@@ -178,46 +188,9 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        known: dict[str, Any] = {**self.create_convert_map(), **self._more()}
+        known: dict[str, Any] = {**self.create_convert_map(), "any.default": self._any}
         self.convert_map = {name: self._typed(convert) for name, convert in known.items()}
         self.module: Any = None
-
-    def _more(self) -> dict[str, Callable[[fx.Node], Any]]:
-        return {
-            "addmm.default": self._wide_addmm,
-            "any.default": self._any,
-            "convolution.default": self._wide_convolution,
-        }
-
-    def _wide_convolution(self, node: fx.Node) -> Any:
-        """Add the bias to sums that are float32 still."""
-        bias = node.args[2]
-        if bias is None:
-            return self._convolution(node)
-        kept, self.env[bias] = self.env[bias], None
-        try:
-            result = self._convolution(node)
-        finally:
-            self.env[bias] = kept
-        emit = self.block_builder.emit
-        shape = (1, -1, *(1 for _ in range(result.ty.ndim - 2)))
-        wide = emit(relax.op.astype(kept, str(result.ty.dtype)))
-        return emit(relax.op.add(result, emit(relax.op.reshape(wide, shape))))
-
-    def _wide_addmm(self, node: fx.Node) -> Any:
-        """Add the bias to sums that are float32 still."""
-        bias, x, y = (self.env[a] for a in node.args[:3])
-        alpha, beta = (node.kwargs.get(k, 1) for k in ("alpha", "beta"))
-        emit = self.block_builder.emit
-        dtype = str(bias.ty.dtype)
-        wide = WIDE if dtype in ("float16", "bfloat16") else dtype
-        result = emit(relax.op.matmul(x, y, out_dtype=wide))
-        bias = emit(relax.op.astype(bias, wide)) if wide != dtype else bias
-        if alpha != 1:
-            result = emit(relax.op.multiply(result, relax.const(alpha, wide)))
-        if beta != 1:
-            bias = emit(relax.op.multiply(bias, relax.const(beta, wide)))
-        return emit(relax.op.add(result, bias))
 
     def _typed(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         def converted(node: fx.Node) -> Any:
@@ -226,35 +199,39 @@ class _Importer(ExportedProgramImporter):  # type: ignore[misc]
                 made, value = convert(node), node.meta.get("val")
             finally:
                 self.env.update(kept)
-            if not isinstance(value, torch.Tensor) or not isinstance(made, relax.Expr):
+            is_tensor = isinstance(getattr(made, "ty", None), relax.TensorType)
+            if not is_tensor or not isinstance(value, torch.Tensor):
                 return made
-            if not isinstance(made.ty, relax.TensorType):
-                return made
-            dtype = self._convert_data_type(str(value.dtype).removeprefix("torch."))
-            if str(made.ty.dtype) == str(dtype):
-                return made
-            return self.block_builder.emit(relax.op.astype(made, dtype))
+            sizes = zip(made.ty.shape or value.shape, value.shape, strict=True)
+            if any(isinstance(x, tirx.IntImm) and int(x) != n for x, n in sizes):
+                found = f"{_name(node)} with shape {made.ty.shape}"
+                raise CannotImport(f"an importer's {found}, where PyTorch has {value.shape}")
+            return self._cast(made, _dtype(self, value))
 
         return converted
 
+    def _cast(self, made: Any, dtype: str) -> Any:
+        same = str(made.ty.dtype) == dtype
+        return made if same else self.block_builder.emit(relax.op.astype(made, dtype))
+
     def _promote(self, node: fx.Node) -> dict[fx.Node, Any]:
-        """Cast tensors of several types, as PyTorch does; return what they were."""
-        if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+        """Cast tensors of several types, as PyTorch does, and a bias as the sums that it joins.
+
+        - returns (dict): what they were.
+        """
+        tensors = [x for x in node.args if isinstance(x, fx.Node) and _is_number_tensor(x)]
+        if _name(node) in BIAS:
+            tensors, dtype = [x for x in tensors if x is node.args[BIAS[_name(node)]]], WIDE
+        elif torch.Tag.pointwise not in getattr(node.target, "tags", ()) or not tensors:
             return {}
-        tensors = [
-            x
-            for x in node.args
-            if isinstance(x, fx.Node) and isinstance(x.meta.get("val"), torch.Tensor)
-        ]
-        tensors = [x for x in tensors if x.meta["val"].dtype != torch.bool]
-        if len({x.meta["val"].dtype for x in tensors}) < 2:
-            return {}
-        kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-        _, common = elementwise_dtypes(*(x.meta["val"] for x in tensors), type_promotion_kind=kind)
+        else:
+            values = (x.meta["val"] for x in tensors)
+            kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+            dtype = _type_name(elementwise_dtypes(*values, type_promotion_kind=kind)[1])
+            if len({x.meta["val"].dtype for x in tensors}) < 2:
+                return {}
         kept = {x: self.env[x] for x in tensors}
-        dtype = self._convert_data_type(str(common).removeprefix("torch."))
-        for x in tensors:
-            self.env[x] = self.block_builder.emit(relax.op.astype(kept[x], dtype))
+        self.env.update({x: self._cast(made, dtype) for x, made in kept.items()})
         return kept
 
     def translate(

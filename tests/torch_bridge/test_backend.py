@@ -142,6 +142,8 @@ def test_pytorch_runs_operators_that_are_unknown():
     with pytest.warns(HopperWarning, match="PyTorch runs a graph of 2 operators"):
         alone(x)
     assert text in tvm_hopper.torch.report()[-1].reason
+    with pytest.warns(HopperWarning, match="a tensor without elements"):
+        assert compiled(lambda x: x + 1, strict=False)(torch.empty(0, 4)).shape == (0, 4)
 
 
 def test_training_and_other_chips_are_pytorchs():

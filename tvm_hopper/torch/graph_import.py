@@ -151,6 +151,8 @@ def _argument(place: int, value: Any) -> GraphInput:
     """Decide how a tensor is passed, by its strides."""
     if value.layout != torch.strided or value.is_quantized:
         raise CannotImport(f"a tensor with layout {value.layout}")
+    if 0 in value.shape:  # whose strides TVM's host code refuses
+        raise CannotImport("a tensor without elements")
     if value.is_contiguous():
         return GraphInput(place)
     if any(isinstance(x, torch.SymInt) for x in (*value.shape, *value.stride())):

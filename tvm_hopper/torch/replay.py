@@ -24,8 +24,9 @@ class _Captured:
     def __init__(self, call: GraphCall, given: tuple[Any, ...], copied: list[int]) -> None:
         self.copied, self.index = copied, call.index
         self.inputs = list(given)
-        for i in copied:
-            self.inputs[i] = given[i].clone()
+        with torch.inference_mode(False), torch.no_grad():  # later calls may be in another mode
+            for i in copied:
+                self.inputs[i] = given[i].clone()
         with torch.cuda.device(call.device):
             side, current = torch.cuda.Stream(), torch.cuda.current_stream()
             side.wait_stream(current)

@@ -60,10 +60,8 @@ def backend(
 
     Parameters
     ----------
-    graph : torch.fx.GraphModule
-        The graph, of PyTorch's functions.
-    inputs : sequence of Tensor or SymInt
-        Its inputs, weights among them.
+    graph, inputs : torch.fx.GraphModule, sequence of Tensor or SymInt
+        The graph, of PyTorch's functions; its inputs, weights among them.
     options : mapping, optional
         Those of `BackendOptions`.
     mode : str, optional
@@ -86,9 +84,7 @@ def backend(
     record = GraphRecord(sum(x.op.startswith("call") for x in graph.graph.nodes))
     begin = time.monotonic()
     try:
-        target = _target(given, inputs)
-        _check_gradients(inputs)
-        call = _compiled(graph, inputs, given, target, record)
+        call = _compiled(graph, inputs, given, *_target(given, inputs), record)
         record.seconds = time.monotonic() - begin
     except _NotBuilt as why:
         record.reason = str(why)
@@ -111,45 +107,32 @@ def _options(given: Mapping[str, Any] | None, mode: str | None) -> BackendOption
     return BackendOptions(**{**more, **(given or {})})
 
 
-def _device(inputs: Sequence[Any]) -> Any:
-    import torch
-
-    devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
-    if len(devices) != 1:
-        found = ", ".join(sorted(map(str, devices))) or "no tensor"
-        raise _NotBuilt(f"found inputs on {found}; need tensors of one device")
-    return devices.pop()
-
-
-def _target(options: BackendOptions, inputs: Sequence[Any]) -> Any:
+def _target(options: BackendOptions, inputs: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the device of a graph and what to build it for."""
     import torch
 
     from .operators import device_target
 
-    device = _device(inputs)
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise _NotBuilt("found inputs that need gradients; need inference; use torch.no_grad()")
+    device, *others = sorted({x.device for x in tensors}, key=str) or [None]
+    if device is None or others:
+        found = ", ".join(map(str, (device, *others)))
+        raise _NotBuilt(f"found inputs on {found}; need tensors of one device")
     if options.target is not None:
-        return options.target
-    if device.type != "cuda":
-        raise _NotBuilt(f"found tensors on {device}; need a GPU of compute capability 9.0")
-    found = torch.cuda.get_device_capability(device)
-    if found != (9, 0):
-        raise _NotBuilt(f"found compute capability {found[0]}.{found[1]}; need 9.0")
-    return device_target(device)
-
-
-def _check_gradients(inputs: Sequence[Any]) -> None:
-    import torch
-
-    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in inputs):
-        raise _NotBuilt(
-            "found inputs that need gradients; need inference; call the model in torch.no_grad() "
-            "or torch.inference_mode()"
-        )
+        return device, options.target
+    major_minor = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if major_minor != (9, 0):
+        found = f"{device} of compute capability {major_minor}" if major_minor else str(device)
+        raise _NotBuilt(f"found tensors on {found}; need a GPU of compute capability 9.0")
+    return device, device_target(device)
 
 
 def _compiled(
-    graph: Any, inputs: Sequence[Any], options: BackendOptions, target: Any, record: GraphRecord
-) -> Callable[..., Any]:
+    graph: Any, inputs: Sequence[Any], options: BackendOptions, device: Any, target: Any,
+    record: GraphRecord,
+) -> Callable[..., Any]:  # fmt: skip
     """Return the call of a graph, whose operators PyTorch decomposes first."""
     from torch._decomp import core_aten_decompositions
     from torch._dynamo.backends.common import aot_autograd
@@ -157,7 +140,7 @@ def _compiled(
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def build(lowered: Any, _inputs: Sequence[Any]) -> Any:
-        return make_boxed_func(_built(lowered, _device(inputs), options, target, record))
+        return make_boxed_func(_built(lowered, device, options, target, record))
 
     compiler = aot_autograd(
         fw_compiler=build, inference_compiler=build, decompositions=core_aten_decompositions()

@@ -50,7 +50,7 @@ def keep(record: GraphRecord) -> None:
 
 
 def report(clear: bool = False) -> TorchReport:
-    """Return what the backend did with the graphs of this process.
+    """Return what the backend did with the graphs of this process: printed, a line a graph.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def report(clear: bool = False) -> TorchReport:
     Returns
     -------
     report : TorchReport
-        A list of `GraphRecord`; printed, a line a graph.
+        A list of `GraphRecord`.
     """
     found = TorchReport(_RECORDS)
     if clear:

@@ -54,14 +54,13 @@ def op(
         Used instead of what `source` says.
     backward : callable, optional
         `backward(gradients, inputs, results)` returns the gradient of each input, or None for it;
-        each argument is a tuple. It calls kernels' operators, or anything else of PyTorch.
+        each argument is a tuple.
 
     Returns
     -------
     operator : torch._ops.OpOverload
-        Takes all parameters but the results, in order: contiguous tensors with the kernel's types,
-        and numbers. Returns one tensor, or a tuple. A tensor that the kernel updates is an
-        argument.
+        Takes all parameters but the results, in order: contiguous tensors, and numbers. Returns
+        one tensor, or a tuple.
 
     Raises
     ------

@@ -67,7 +67,7 @@ LAYERS = [
     ("verification",),
     ("simulation",),
     ("integration",),
-    ("meta_schedule",),
+    ("meta_schedule", "torch"),
     ("reports",),
     ("__init__",),
     ("cli",),
@@ -191,6 +191,7 @@ def wheel_names(wheel: Path) -> list[str]:
         text = archive.read(points).decode()
         assert "tvm_hopper = tvm_hopper.integration.autoload:register" in text
         assert "tvm-hopper = tvm_hopper.cli:main" in text
+        assert "tvm_hopper = tvm_hopper.torch.dynamo_backend:backend" in text
         return archive.namelist()
 
 
@@ -309,7 +310,7 @@ def test_instructions_are_built_by_emitters_alone() -> None:
         if isinstance(node, ast.Attribute)
         and node.attr in INSTRUCTIONS
         and isinstance(node.value, ast.Name)
-        and node.value.id != "tvm"  # tvm.cuda() is a device
+        and node.value.id not in ("tvm", "torch")  # tvm.cuda() is a device, torch.cuda a module
     }
     assert not found, "a function of codegen_patches/ptx should build these"
 

@@ -69,6 +69,7 @@ LAYERS = [
     ("integration",),
     ("meta_schedule",),
     ("reports",),
+    ("saved",),
     ("__init__",),
     ("cli",),
     ("__main__",),

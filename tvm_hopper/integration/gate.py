@@ -19,6 +19,8 @@ from typing import Any
 NAME = "tvm_hopper"
 _CONFIG = 4  # where `config` is among the arguments of PassContext
 
+MIN_CACHED_FUNCTIONS = 4  # fewer are lowered about as fast as they are read
+
 Factory = Callable[..., tuple[Any, ...]]
 
 
@@ -47,16 +49,16 @@ def gated(previous: Factory) -> Factory:
             from tvm_hopper.errors import LoweringError
 
             try:
-                lowered = ours.run(marked)
+                lowered = _run(marked)
             except LoweringError as error:
                 marked = ours.leave_refused(mod, error)
                 if not any(map(marks.is_marked, marked.functions.values())):
                     return pipeline(marked)
-                lowered = ours.run(marked)
-            halves = build.Halves(build.Settings.of(marked))
+                lowered = ours.Remembered(ours.run(marked))
+            halves = build.Halves(build.Settings.of(marked), lowered)
             build.install()
             runtime.ensure()
-            return lowered
+            return lowered.module
 
         def host() -> tvm.transform.Pass:
             return finalize_host() if halves is None else halves.keep_host(finalize_host())
@@ -68,6 +70,14 @@ def gated(previous: Factory) -> Factory:
 
     factory.gate_of = previous  # type: ignore[attr-defined]  # how `install` knows a gate
     return factory
+
+
+def _run(marked: Any) -> Any:
+    from tvm_hopper import pipeline as ours
+
+    if len(marked.functions) < MIN_CACHED_FUNCTIONS:
+        return ours.Remembered(ours.run(marked))
+    return ours.remember("lowered", marked, lambda: ours.run(marked))
 
 
 def install() -> None:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tvm_hopper import disk_cache
 from tvm_hopper.errors import HopperError
 
 FORMAT = 1
@@ -64,31 +63,8 @@ def write(path: Path, library: bytes, header: Header) -> None:
     text = json.dumps(asdict(header)).encode()
     body = library + text
     footer = FOOTER.pack(len(text), hashlib.sha256(body).digest(), MAGIC)
-    replace_file(path, body + footer)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file such that readers see the old one or all of the new one.
-
-    - raises OSError: it cannot be written; nothing is left behind.
-    """
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    try:
-        with open(number, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    disk_cache.replace_file(path, body + footer, durable=True)
+    path.chmod(0o755)  # as linkers leave libraries
 
 
 def read(path: Path) -> Header:

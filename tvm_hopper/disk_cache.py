@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import itertools
 import os
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 
 SWITCH, FOLDER, LIMIT = "TVM_HOPPER_CACHE", "TVM_HOPPER_CACHE_DIR", "TVM_HOPPER_CACHE_BYTES"
@@ -50,18 +50,20 @@ def folder() -> Path | None:
 
 @functools.cache
 def versions() -> str:
-    """Return what stands for the code that computes: this package's files, and TVM's versions."""
+    """Return what stands for the code that computes: this package's files, and TVM's libraries."""
     root = Path(__file__).resolve().parent
-    files = sorted(p for part in _source_folders(root) for p in part.rglob("*.py"))
-    states = [(str(p.relative_to(root.parent)), p.stat()) for p in files]
-    parts = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
-    parts += [f"{x} {metadata.version(x)}" for x in ("apache-tvm", "apache-tvm-ffi")]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _source_folders(root: Path) -> list[Path]:
-    links = (root / name for name in ("transforms", "codegen_patches"))  # in a checkout
-    return [root, *(path.resolve() for path in links if path.is_symlink())]
+    links = [root / name for name in ("transforms", "codegen_patches")]  # in a checkout
+    folders = [root, *(path.resolve() for path in links if path.is_symlink())]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    for name in ("tvm", "tvm_ffi"):
+        spec = importlib.util.find_spec(name)
+        folders = [
+            Path(x, "lib") for x in (spec.submodule_search_locations if spec else None) or ()
+        ]
+        files += [file for folder in folders for file in sorted(folder.glob("lib*"))]
+    states = [(file.name, file.stat()) for file in files]
+    lines = [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def key_of(kind: str, *parts: str) -> str:

@@ -45,7 +45,7 @@ def test_a_file_holds_machine_code_and_says_what_it_is(built, file) -> None:
     assert list(header.kernels) == ["product_kernel"]
     assert (header.arch, header.compute_capability, header.is_specific) == ("sm_90a", "9.0", True)
     assert header.report == str(tvm_hopper.explain(built))
-    assert header.versions["apache-tvm-ffi"].startswith("0.1.14")
+    assert header.versions["tvm_ffi"].startswith("0.1.14")
     data = file.read_bytes()
     assert tvm_hopper.cubin(built) in data
     assert b"__global__" not in data

@@ -7,7 +7,7 @@ compiled where the file is loaded. Here the machine code takes its place.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import json
 import re
 import struct
@@ -32,7 +32,7 @@ SOURCE = Path(__file__).with_name("library.c")
 PACK = "runtime.ModulePackImportsToTensor"
 COMPILE = "tvm_callback_cuda_compile"
 TEXT, CUBIN, PTX = b"cuda", b"cubin", b"ptx"
-PACKAGES = ("tvm_hopper", "apache-tvm", "apache-tvm-ffi")
+PACKAGES = ("tvm_hopper", "tvm", "tvm_ffi")
 
 
 def save(executable: Any, path: str | Path) -> Path:
@@ -88,6 +88,7 @@ def save(executable: Any, path: str | Path) -> Path:
 def _header(module: Any, known: list[records.BuildRecord], arch: Arch) -> Header:
     is_model = module.kind == "relax.VMExecutable"
     built = [record.compile() for record in known]
+    versions = {x: str(importlib.import_module(x).__version__) for x in PACKAGES}
     if is_model:
         from tvm_hopper.relax import report
 
@@ -105,7 +106,7 @@ def _header(module: Any, known: list[records.BuildRecord], arch: Arch) -> Header
         is_specific=arch.is_specific,
         functions=sorted(names),
         kernels={name: x.registers for one in built for name, x in one.kernels.items()},
-        versions={x: importlib.metadata.version(x) for x in PACKAGES},
+        versions=versions,
         report=text,
     )
 

@@ -164,3 +164,15 @@ def _sweep(where: Path, bound: int) -> None:
             return
         path.unlink(missing_ok=True)
         total -= size
+
+
+def state() -> tuple[str, bool]:
+    """Say where the cache is and what it holds, and whether it can be used."""
+    where = folder()
+    if where is None:
+        return f"off ({SWITCH}=0, or no home)", True
+    found = entries(where)
+    base = next(x for x in (where, *where.parents) if x.exists())
+    good = base.is_dir() and os.access(base, os.W_OK | os.X_OK)
+    size = sum(size for _, size, _ in found) / 2**20
+    return f"{where}: {len(found)} entries, {size:.1f} of {limit() / 2**20:.0f} MiB", good

@@ -40,6 +40,7 @@ from tvm_hopper.requests.targets import arch_of
 
 from . import records
 from .records import BuildRecord
+from .source_lines import with_lines
 
 BUILD = "target.build.cuda"
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -55,6 +56,7 @@ class Settings:
     fast_math: bool
     checks: str
     strict: bool  # some function of the module is compiled so
+    line_info: str = ""  # folder for their TIR
 
     @staticmethod
     def of(mod: tvm.IRModule) -> Settings:
@@ -64,7 +66,7 @@ class Settings:
         for gv, func in mod.functions.items():
             if not marks.is_marked(func):
                 continue
-            for name in (keys.CHECKS, keys.COMPILER):
+            for name in (keys.CHECKS, keys.COMPILER, keys.LINE_INFO):
                 value = options.read(name, func)
                 if values.setdefault(name, value) != value:
                     raise HopperError(
@@ -77,6 +79,7 @@ class Settings:
             fast_math=options.fast_math(),
             checks=str(values[keys.CHECKS]),
             strict=strict,
+            line_info=str(values[keys.LINE_INFO]),
         )
 
     def header(self) -> str:
@@ -187,6 +190,8 @@ class ModuleBuild:
         """Record the printed text and return it, headed by the options that it is compiled with."""
         settings = self.settings
         kernels = [f for f in self.module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        if settings.line_info:
+            text = with_lines(text, tvm.IRModule(self.module.functions), settings.line_info)
         self.record = BuildRecord(
             settings.header() + add_trigonometry(add_extremes(text, kernels)),
             self.host,

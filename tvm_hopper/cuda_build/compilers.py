@@ -103,6 +103,11 @@ class Output(NamedTuple):
     log: str
 
 
+def line_flags(source: str) -> list[str]:
+    """Keep the lines that a text names (`source_lines.py`): in tables beside the same code."""
+    return ["-lineinfo"] if "\n#line " in source else []
+
+
 def math_flags(fast_math: bool) -> list[str]:
     """State the arithmetic: IEEE division and square root, denormals kept, a*b+c may be fused."""
     if fast_math:
@@ -138,6 +143,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         "--ptxas-options=-v",
         "-diag-suppress=177",  # TVM declares what it may not use
         *math_flags(fast_math),
+        *line_flags(source),
         *together,
         *(f"-I{folder}" for folder in folders),
     ]
@@ -248,7 +254,7 @@ def with_nvcc(source: str, arch: str, fast_math: bool) -> Output:
             "-diag-suppress=177",
         ]
         done = subprocess.run(
-            [*command, *math_flags(fast_math), "-o", str(cubin), str(text)],
+            [*command, *math_flags(fast_math), *line_flags(source), "-o", str(cubin), str(text)],
             capture_output=True,
             text=True,
             check=False,

@@ -106,7 +106,7 @@ def load(path: str | Path, device: int = 0) -> Saved:
     try:
         # By the loader of libraries, whatever the file is called.
         module = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(str(path.resolve()), "so")
-        module.get_function(CHECK)(device)
+        module.get_function(CHECK, query_imports=True)(device)  # a model imports it
     except (RuntimeError, AttributeError) as error:
         raise HopperError(f"saved file {path}: {error}") from error
     if header.kind == "model":

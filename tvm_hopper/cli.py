@@ -70,7 +70,7 @@ def add_explain(commands: Any) -> None:
 def add_simulate(commands: Any) -> None:
     """Add `simulate`: run some thread blocks of a kernel on the CPU."""
     text = "run some thread blocks of a kernel on the CPU"
-    parser = _command(commands, "simulate", text, "reports.simulated:simulate_command")
+    parser = _command(commands, "simulate", text, "verification.some_blocks:simulate_command")
     parser.epilog = (
         "numbers are random; exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in "
         "the command line or a kernel that cannot be run"

@@ -62,6 +62,27 @@ def test_it_loads_without_a_compiler_on_its_chip_alone(file, fresh) -> None:
     assert absent == "saved file: found no function 'absent'; need product"
 
 
+def test_a_model_is_a_file_too(fresh, tmp_path) -> None:
+    """Its functions need a GPU; the check of the chip is before them."""
+    from tvm import relax
+    from tvm.relax.frontend import nn
+
+    linear = nn.Linear(64, 64, bias=False, dtype="float16")
+    mod, _ = linear.export_tvm({"forward": {"x": nn.spec.Tensor(["n", 64], "float16")}})
+    path = tmp_path / "model"  # any name will do
+    tvm_hopper.save(relax.build(mod, target=H200, relax_pipeline="tvm_hopper"), path)
+    header = tvm_hopper.read_header(path)
+    assert (header.kind, header.functions) == ("model", ["forward"])
+    assert json.loads(header.report)["functions"][0]["computed_by"] == "tvm_hopper"
+    assert b"__global__" not in path.read_bytes()
+    done = fresh(str(Path(__file__).with_name("_load_with_fakes.py")), str(path), "forward")
+    loaded, called, a100, b200 = done.stdout.splitlines()[:4]
+    assert loaded == "NVIDIA H200: loaded"
+    assert "Invoking function forward expects 2 arguments" in called
+    assert "found NVIDIA A100" in a100
+    assert "found NVIDIA B200" in b200
+
+
 def forged(header: object, size: int | None = None) -> bytes:
     """Make a file with a right digest and any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()

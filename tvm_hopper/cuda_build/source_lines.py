@@ -40,10 +40,8 @@ _TIR = (
 
 
 def with_lines(text: str, kernels: tvm.IRModule, folder: str) -> str:
-    """Write the TIR of kernels to a file, and name its lines in their CUDA text.
+    """Write the TIR of kernels to a file in a folder, and name its lines in their CUDA text.
 
-    - `text`: as TVM printed it.
-    - `folder`: where the file goes; it is made if it is not there.
     - raises HopperError: it cannot be written.
     """
     script = str(kernels.script())

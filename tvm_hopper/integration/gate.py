@@ -49,7 +49,9 @@ def gated(previous: Factory) -> Factory:
             from tvm_hopper.errors import LoweringError
 
             try:
-                lowered = _run(marked)
+                lowered = ours.remember(
+                    "lowered", marked, lambda: ours.run(marked), least=MIN_CACHED_FUNCTIONS
+                )
             except LoweringError as error:
                 marked = ours.leave_refused(mod, error)
                 if not any(map(marks.is_marked, marked.functions.values())):
@@ -70,14 +72,6 @@ def gated(previous: Factory) -> Factory:
 
     factory.gate_of = previous  # type: ignore[attr-defined]  # how `install` knows a gate
     return factory
-
-
-def _run(marked: Any) -> Any:
-    from tvm_hopper import pipeline as ours
-
-    if len(marked.functions) < MIN_CACHED_FUNCTIONS:
-        return ours.Remembered(ours.run(marked))
-    return ours.remember("lowered", marked, lambda: ours.run(marked))
 
 
 def install() -> None:

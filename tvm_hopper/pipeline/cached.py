@@ -48,18 +48,20 @@ def remember(
     compute: Callable[[], tvm.IRModule],
     *more: str,
     content: str | None = None,
+    least: int = 0,
 ) -> Remembered:
     """Return the result of a computation on a module, from the disk where it is there.
 
     - `kind`: names the computation.
     - `more`: what else it depends on.
     - `content`: stands for the module; None: its JSON.
+    - `least`: functions of a module that is worth it.
     - raises: what `compute` raises.
     """
     context = PassContext.current()
-    if disk_cache.folder() is None or context.instruments or verify_between_passes():
-        return Remembered(compute())
-    if _has_database() or (content := content or _text_of(mod)) is None:
+    is_off = disk_cache.folder() is None or len(mod.functions) < least or _has_database()
+    is_watched = context.instruments or verify_between_passes()
+    if is_off or is_watched or (content := content or _text_of(mod)) is None:
         return Remembered(compute())
     config = sorted((str(k), str(v)) for k, v in options.from_carrier(context.config).items())
     passes = (context.opt_level, list(context.required_pass), list(context.disabled_pass))

@@ -24,7 +24,6 @@ from tvm_hopper.errors import HopperError
 FORMAT = 1
 MAGIC = b"TVMHOPR\n"
 FOOTER = struct.Struct("<Q32s8s")
-MAX_HEADER_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def read(path: Path) -> Header:
     if len(footer) < FOOTER.size or not footer.endswith(MAGIC):
         raise _broken(path, "no footer of a saved file: it is cut off, or something else")
     size, digest, _ = FOOTER.unpack(footer)
-    if size > min(len(body), MAX_HEADER_BYTES):
+    if size > len(body):
         raise _broken(path, f"a header of {size} bytes in {len(data)}")
     if hashlib.sha256(body).digest() != digest:
         raise _broken(path, "other bytes than its digest says")

@@ -107,9 +107,9 @@ def load(path: str | Path, device: int = 0) -> Saved:
         # By the loader of libraries, whatever the file is called.
         module = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")(str(path.resolve()), "so")
         module.get_function(CHECK, query_imports=True)(device)  # a model imports it
+        if header.kind == "model":
+            module = module.get_function("vm_load_executable")()
+            module.get_function("vm_initialization")(CUDA, device, POOLED, CPU, 0, POOLED)
     except (RuntimeError, AttributeError) as error:
         raise HopperError(f"saved file {path}: {error}") from error
-    if header.kind == "model":
-        module = module.get_function("vm_load_executable")()
-        module.get_function("vm_initialization")(CUDA, device, POOLED, CPU, 0, POOLED)
     return Saved(module, header)

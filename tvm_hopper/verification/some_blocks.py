@@ -19,11 +19,11 @@ from tvm_hopper.sim.cta_selection import choose_blocks
 from tvm_hopper.sim.launch.arguments import complete
 from tvm_hopper.sim.launch.signature import Argument
 from tvm_hopper.sim.tir import numpy_dtype
-from tvm_hopper.simulation import EXIT_CODES
 from tvm_hopper.verification.launches import BoundLaunch, bound_launches, run_launches
 from tvm_hopper.verification.numbers import fill_random
 from tvm_hopper.verification.program import load
 from tvm_hopper.verification.progress import ProgressLine
+from tvm_hopper.verification.report import EXIT_CODES
 
 
 def simulate_command(arguments: argparse.Namespace) -> int:
@@ -57,11 +57,9 @@ def _sized(arguments: list[Argument], sizes: Mapping[str, int]) -> dict[str, Any
     """Return scalars of the given names, and memory for tensors with extents of these names."""
     known: dict[str, Any] = {x.name: sizes[x.name] for x in arguments if x.name in sizes}
     for argument in arguments:
-        named = [x for x in argument.shape or () if isinstance(x, str)]
-        if named and all(x in sizes for x in named):
-            shape = [sizes.get(str(x), x) for x in argument.shape or ()]
-            if all(isinstance(x, int) for x in shape):
-                known[argument.name] = np.zeros(shape, numpy_dtype(argument.dtype))  # type: ignore
+        shape = [sizes.get(str(x), x) for x in argument.shape or ()]
+        if shape != [*(argument.shape or ())] and all(isinstance(x, int) for x in shape):
+            known[argument.name] = np.zeros(shape, numpy_dtype(argument.dtype))  # type: ignore
     return known
 
 

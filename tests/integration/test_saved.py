@@ -21,6 +21,8 @@ from tvm_hopper import HopperError, schedule as hs
 from tvm_hopper.saved import container, saving
 from tvm_hopper.testing import workloads
 
+from . import _programs
+
 ROOT = Path(__file__).resolve().parents[2]
 H200 = "nvidia/nvidia-h200"
 NUMBERS = ["256", "192", "128"]
@@ -81,6 +83,18 @@ def test_a_model_is_a_file_too(fresh, tmp_path) -> None:
     assert "Invoking function forward expects 2 arguments" in called
     assert "found NVIDIA A100" in a100
     assert "found NVIDIA B200" in b200
+
+
+def test_kernels_of_tvms_own_are_compiled_too(tmp_path) -> None:
+    sch = s_tir.Schedule(workloads.matmul(64, 64, 64))
+    hs.matmul(sch, "C")
+    plain = _programs.add_one().mod["main"].with_attr("global_symbol", "plain")
+    mod = tvm.IRModule({"ours": sch.mod["main"].with_attr("global_symbol", "ours"), "plain": plain})
+    path = tvm_hopper.save(tvm.compile(mod, target=H200), tmp_path / "both.so")
+    data = path.read_bytes()
+    assert b"__global__" not in data
+    assert data.count(b"\x7fELF") >= 3  # the library, and two cubins
+    assert tvm_hopper.read_header(path).functions == ["ours", "plain"]
 
 
 def forged(header: object, size: int | None = None) -> bytes:

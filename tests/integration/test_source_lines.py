@@ -11,7 +11,7 @@ from tvm import s_tir
 from tvm.ir.transform import PassContext
 
 import tvm_hopper
-from tvm_hopper import HopperError, capture, schedule as hs
+from tvm_hopper import OptionError, capture, schedule as hs
 from tvm_hopper.cuda_build.disassembler import find_disassembler
 from tvm_hopper.requests import keys
 from tvm_hopper.testing import memory_bound, workloads
@@ -85,5 +85,7 @@ def test_the_instructions_are_the_same(tmp_path) -> None:
 
 def test_a_folder_that_cannot_be_written(tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(HopperError, match=r"tvm_hopper\.line_info = '.*/file/below': found no pl"):
+    with pytest.raises(OptionError, match=r"line_info = '.*/file/below', where nothing is written"):
         build(product(), tmp_path / "file" / "below")
+    with pytest.raises(OptionError, match=r"line_info = 'lines'; need an absolute path"):
+        build(product(), "lines")

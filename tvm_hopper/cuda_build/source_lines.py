@@ -16,9 +16,8 @@ from pathlib import Path
 
 import tvm
 
-from tvm_hopper.errors import HopperError
-
-MARK = "#line "
+from tvm_hopper.errors import cannot_configure
+from tvm_hopper.requests.keys import LINE_INFO
 
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__\w+__\([^)]*\) )*(\w+)\([^;]*\{$')
 _FUNCTION = re.compile(r"^    def (\w+)\(")
@@ -42,19 +41,19 @@ _TIR = (
 def with_lines(text: str, kernels: tvm.IRModule, folder: str) -> str:
     """Write the TIR of kernels to a file in a folder, and name its lines in their CUDA text.
 
-    - raises HopperError: it cannot be written.
+    - raises OptionError: it cannot be written.
     """
     script = str(kernels.script())
     name = hashlib.sha256(script.encode()).hexdigest()[:12]
-    path = Path(folder).absolute() / f"kernels_{name}.py"
+    path = Path(folder, f"kernels_{name}.py")
+    if not path.is_absolute():  # profilers run elsewhere
+        raise cannot_configure("PassContext", f"{LINE_INFO} = {folder!r}", "an absolute path")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(script)
     except OSError as error:
-        raise HopperError(
-            f"tvm_hopper.line_info = {folder!r}: found no place to write at ({error.strerror}); "
-            "need a folder"
-        ) from error
+        found = f"{LINE_INFO} = {folder!r}, where nothing is written ({error.strerror})"
+        raise cannot_configure("PassContext", found, "a folder") from error
     statements = _statements_of_tir(script)
     lines, result = text.splitlines(), []
     at = 0
@@ -104,5 +103,5 @@ def _marked(body: list[str], statements: list[tuple[str, int]], path: str) -> li
     result, current = [], statements[0][1] if statements else 1
     for i, line in enumerate(body):
         current = line_of.get(i, current)
-        result += [f'{MARK}{current} "{path}"', line]
+        result += [f'#line {current} "{path}"', line]
     return result

@@ -13,7 +13,7 @@ from tvm import ir as tvm_ir
 from tvm.backend.cuda.codegen.schema import device_intrinsic
 from tvm.tirx.expr import CallEffectKind
 
-_known: set[str] = set()
+_known: dict[str, tuple[Any, ...]] = {}  # what each was registered with
 
 
 def make_known(
@@ -33,7 +33,7 @@ def make_known(
     """
     if name in _known:
         return
-    _known.add(name)
+    _known[name] = (signature, body, returns, templated)
     kind = CallEffectKind.Opaque if returns is None else CallEffectKind.Pure
     tvm_ir.register_op_attr(f"tirx.{name}", "TCallEffectKind", kind.value)
     if returns is None:
@@ -49,3 +49,12 @@ def make_known(
         tvm_return_type=dtype,
         templated=templated,
     )
+
+
+def definitions_in(text: str) -> list[list[Any]]:
+    """Return the operators that a module's JSON names, as JSON has them: for `make_known`.
+
+    Templates are left out: `rounded_sums.register` makes all of them known.
+    """
+    rows = [[name, *row] for name, row in _known.items() if f'"tirx.{name}"' in text]
+    return [row for row in rows if not row[-1]]

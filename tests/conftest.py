@@ -22,6 +22,9 @@ GOLDEN = Path(__file__).parent / "golden"
 # Each of several workers has one core: threads of numpy's library would wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Tests count what is built, and leave nothing in a home.
+os.environ.setdefault("TVM_HOPPER_CACHE", "0")
+
 # At the end, so that an installed wheel comes first: for `benchmarks` and `tests`.
 sys.path.append(str(Path(__file__).parents[1]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,6 +64,40 @@ def add_explain(commands: Any) -> None:
     text, where = "what the lowering makes of a kernel", "reports.explanation:explain_command"
     parser = _command(commands, "explain", text, where)
     parser.epilog = "exit code: 0; 2 a mistake in the command line or a kernel that is not lowered"
+    _add_kernel(parser)
+
+
+def add_simulate(commands: Any) -> None:
+    """Add `simulate`: run some thread blocks of a kernel on the CPU."""
+    text = "run some thread blocks of a kernel on the CPU"
+    parser = _command(commands, "simulate", text, "verification.some_blocks:simulate_command")
+    parser.epilog = (
+        "numbers are random; exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in "
+        "the command line or a kernel that cannot be run"
+    )
+    _add_kernel(parser)
+    parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
+    _number(parser, "--max-ctas", int, "N", "thread blocks to run at most", default=8)
+    parser.add_argument("--policy", default="on_wait", help="of asynchronous operations")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    _add_sizes(parser, "symbols of the kernel")
+    parser.add_argument(
+        "--timeline",
+        type=Path,
+        metavar="FILE",
+        help="draw the first thread block: a page, or FILE.json for Perfetto",
+    )
+
+
+def add_cuda(commands: Any) -> None:
+    """Add `cuda`: the CUDA text of a kernel."""
+    parser = _command(commands, "cuda", "the CUDA text of a kernel", "reports.code:cuda_command")
+    _add_kernel(parser)
+
+
+def add_sass(commands: Any) -> None:
+    """Add `sass`: the machine code of a kernel."""
+    parser = _command(commands, "sass", "the machine code of a kernel", "reports.code:sass_command")
     _add_kernel(parser)
 
 
@@ -133,13 +168,7 @@ def add_model_report(commands: Any) -> None:
     parser.add_argument(
         "file", type=Path, metavar="FILE.so", help="a library that ex.export_library wrote"
     )
-    parser.add_argument(
-        "--sizes",
-        type=_sizes,
-        default=(),
-        metavar="NAME=N,...",
-        help="values of the model's symbols, as batch=1,length=2048",
-    )
+    _add_sizes(parser, "symbols of the model")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page, too")
 
 
@@ -172,7 +201,10 @@ def add_serve(commands: Any) -> None:
 COMMANDS: tuple[Callable[[Any], None], ...] = (
     add_doctor,
     add_verify,
+    add_simulate,
     add_explain,
+    add_cuda,
+    add_sass,
     add_passes,
     add_tune,
     add_report,
@@ -212,6 +244,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:
         from tvm_hopper.errors import HopperError
 
@@ -253,6 +288,11 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
         help="a module, a schedule, or a function without arguments that returns one",
     )
     parser.add_argument("--target", default=TARGET, help="of the lowering (default: %(default)s)")
+
+
+def _add_sizes(parser: argparse.ArgumentParser, symbols: str) -> None:
+    text = f"values of the {symbols}, as batch=1,length=2048"
+    parser.add_argument("--sizes", type=_sizes, default=(), metavar="NAME=N,...", help=text)
 
 
 def _add_work_dir(parser: argparse.ArgumentParser, name: str, **given: Any) -> None:

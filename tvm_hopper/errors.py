@@ -58,8 +58,18 @@ class HopperWarning(UserWarning):
     """Category of all warnings of this package."""
 
 
+_warned = 0
+
+
+def num_warnings() -> int:
+    """Return how many warnings of this package there were in this process."""
+    return _warned
+
+
 def warn(text: str, stacklevel: int = 1) -> None:
     """Warn about unexpected behaviour of a build."""
+    global _warned
+    _warned += 1
     warnings.warn(text, HopperWarning, stacklevel=stacklevel + 1)
 
 

@@ -25,7 +25,7 @@ from tvm_hopper.sim.tables import WIDTH
 from tvm_hopper.verification.launches import bound_launches, run_launches
 from tvm_hopper.verification.program import Program, load
 from tvm_hopper.verification.progress import ProgressLine
-from tvm_hopper.verification.report import Report
+from tvm_hopper.verification.report import EXIT_CODES, Report
 from tvm_hopper.verification.verifier import RUNS, verify
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["RUNS", "Program", "Report", "load", "simulate", "verify", "verify_command"]
 
 MIN_WIDTH = 80  # characters that a table of findings needs
-EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}
 
 
 @dataclass(frozen=True)

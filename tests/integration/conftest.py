@@ -36,7 +36,7 @@ def fresh(installed_path: str) -> Callable[..., subprocess.CompletedProcess]:
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("TVM_", "PYTEST_"))}
         done = subprocess.run(
             [sys.executable, "-W", "error", *arguments],
-            env={**variables, "PYTHONPATH": installed_path, **env},
+            env={**variables, "PYTHONPATH": installed_path, "TVM_HOPPER_CACHE": "0", **env},
             cwd="/",
             capture_output=True,
             text=True,

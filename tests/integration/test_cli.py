@@ -14,6 +14,7 @@ from tvm_hopper.reports import doctor
 
 FILE = """
 from tvm import s_tir
+from tvm.script import tirx as T
 from tvm_hopper import schedule as hs
 from tvm_hopper.testing import workloads
 
@@ -23,6 +24,19 @@ def scheduled():
     return sch
 
 plain = workloads.matmul(64, 64, 64)
+
+
+@T.prim_func(s_tir=True)
+def broken(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
+    for i in T.thread_binding(32, thread="threadIdx.x"):
+        with T.sblock("C"):
+            vi = T.axis.spatial(32, i)
+            C[vi + 64] = A[vi]
+
+def symbolic():
+    sch = s_tir.Schedule(workloads.matmul("m", 64, 64))
+    hs.matmul(sch, "C", hs.MatmulConfig((64, 64, 64), stages=1, consumers=1))
+    return sch
 """
 
 
@@ -236,3 +250,54 @@ def test_doctor_runs_where_tvm_must_not(fresh) -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "found apache-tvm-ffi 0.1.16" in line
+
+
+def test_the_code_of_a_kernel(kernel: str, capsys) -> None:
+    assert cli.main(["cuda", f"{kernel}:scheduled"]) == 0
+    assert "__global__ void __launch_bounds__(256, 1) main_kernel(" in capsys.readouterr().out
+    assert cli.main(["cuda", f"{kernel}:scheduled", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == ["main_kernel"]
+    assert cli.main(["sass", f"{kernel}:scheduled"]) == 0
+    assert "HGMMA" in capsys.readouterr().out
+    assert cli.main(["cuda", f"{kernel}:broken"]) == 2
+    assert "found 1 CUDA module(s) that this process did not lower" in capsys.readouterr().err
+
+
+def test_simulate_runs_and_draws(kernel: str, tmp_path, capsys) -> None:
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    assert cli.main(["simulate", f"{kernel}:scheduled", "--timeline", str(page)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("verdict: clean (policy 'on_wait', seed 0, 1 CTAs")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    words = ["--timeline", str(trace), "--json", "--policy", "random", "--seed", "3"]
+    assert cli.main(["simulate", f"{kernel}:scheduled", *words]) == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    words = ["--sizes", "m=640", "--max-ctas", "2"]
+    assert cli.main(["simulate", f"{kernel}:symbolic", *words]) == 0
+    line = r"(\d+) of 10 thread blocks ran, in [\d.]+ s; all would take about \d+ s: --max-ctas 10"
+    assert re.search(line, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["symbolic"], "found no value for A, whose shape has ['m']"),
+        (["broken"], "OOB_ACCESS"),
+        (["scheduled", "--policy", "none"], "policy"),
+        (["scheduled", "--timeline", "absent/page.html"], "found no place to write at (No such"),
+    ],
+)
+def test_what_simulate_says(kernel: str, words: list[str], told: str, capsys) -> None:
+    code = cli.main(["simulate", f"{kernel}:{words[0]}", *words[1:]])
+    said = capsys.readouterr()
+    assert code == (5 if words[0] == "broken" else 2)
+    assert told in said.out + said.err
+
+
+def test_without_bokeh_nothing_is_simulated(kernel: str, monkeypatch, capsys) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == "bokeh" else found(x))
+    assert cli.main(["simulate", f"{kernel}:scheduled", "--timeline", "page.html"]) == 2
+    assert capsys.readouterr().err.strip().endswith("need it installed; pip install bokeh")

@@ -36,6 +36,7 @@ def func(**attributes: object):
         (keys.ASYNC_COPY, "tma"),
         (keys.DETERMINISTIC, True),
         (keys.FUNCTIONS, "library"),
+        (keys.LINE_INFO, "lines"),
     ],
 )
 def test_a_context_takes_and_shows_every_option(name, value) -> None:

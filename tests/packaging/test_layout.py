@@ -24,7 +24,7 @@ LINKED = ("transforms", "codegen_patches")
 # Who may import whom: a name imports those on the lines above its own, and none of its own line or
 # below. Imports inside of functions count: they hide circles. "__init__" is tvm_hopper itself.
 LAYERS = [
-    ("errors", "facts"),
+    ("errors", "facts", "disk_cache"),
     ("ir", "sync", "sim", "reference"),
     ("requests", "codegen_patches", "static_check"),
     ("analysis",),
@@ -69,6 +69,7 @@ LAYERS = [
     ("integration",),
     ("meta_schedule", "torch"),
     ("reports",),
+    ("saved",),
     ("__init__",),
     ("cli",),
     ("__main__",),

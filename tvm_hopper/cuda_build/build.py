@@ -30,15 +30,17 @@ from tvm import tirx
 from tvm.ir import StringImm
 from tvm.ir.transform import Pass, PassContext
 
-from tvm_hopper import ir, pipeline
+from tvm_hopper import disk_cache, ir, pipeline
 from tvm_hopper.codegen_patches.extremes import add_extremes
 from tvm_hopper.codegen_patches.trigonometry import add_trigonometry
 from tvm_hopper.errors import CompileError, HopperError
+from tvm_hopper.pipeline import Remembered, remember_half
 from tvm_hopper.requests import keys, marks, options
 from tvm_hopper.requests.targets import arch_of
 
 from . import records
 from .records import BuildRecord
+from .source_lines import with_lines
 
 BUILD = "target.build.cuda"
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -54,6 +56,7 @@ class Settings:
     fast_math: bool
     checks: str
     strict: bool  # some function of the module is compiled so
+    line_info: str = ""  # folder for their TIR
 
     @staticmethod
     def of(mod: tvm.IRModule) -> Settings:
@@ -63,7 +66,7 @@ class Settings:
         for gv, func in mod.functions.items():
             if not marks.is_marked(func):
                 continue
-            for name in (keys.CHECKS, keys.COMPILER):
+            for name in (keys.CHECKS, keys.COMPILER, keys.LINE_INFO):
                 value = options.read(name, func)
                 if values.setdefault(name, value) != value:
                     raise HopperError(
@@ -76,6 +79,7 @@ class Settings:
             fast_math=options.fast_math(),
             checks=str(values[keys.CHECKS]),
             strict=strict,
+            line_info=str(values[keys.LINE_INFO]),
         )
 
     def header(self) -> str:
@@ -98,32 +102,38 @@ class Halves:
     """The two finalisers of one build: they leave host half and settings on the device module."""
 
     settings: Settings
-    host: tvm.IRModule | None = None
+    lowered: Remembered  # which both halves come from
+    host: Remembered | None = None
 
     def keep_host(self, finalize: Pass) -> Pass:
         """Wrap the host finaliser so that its result is known to the other."""
 
         def keep(mod: tvm.IRModule) -> tvm.IRModule:
-            self.host = mod
-            return mod
+            self.host = remember_half("host", mod, self.lowered, finalize)
+            return self.host.module
 
-        return _then(finalize, keep)
+        return _named(keep)
 
     def join_device(self, finalize: Pass) -> Pass:
         """Wrap the device finaliser so that a module of ours carries what the build step needs."""
 
         def join(mod: tvm.IRModule) -> tvm.IRModule:
-            if not _is_ours(mod):
-                return mod
-            return mod.with_attr(ATTR, {**asdict(self.settings), "host": self.host})
+            half = remember_half("device", mod, self.lowered, finalize)
+            if not _is_ours(half.module):
+                return half.module
+            host = self.host or Remembered(tvm.IRModule({}))
+            noted = {**asdict(self.settings), "host": host.module, "device": half.module}
+            if host.key is not None and half.key is not None:
+                noted["checked"] = disk_cache.key_of("checked", host.key, half.key)
+            return half.module.with_attr(ATTR, noted)
 
-        return _then(finalize, join)
+        return _named(join)
 
 
-def _then(finalize: Pass, change: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
+def _named(change: Callable[[tvm.IRModule], tvm.IRModule]) -> Pass:
     @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.HandOver")
     def _hand_over(mod: tvm.IRModule, _ctx: PassContext) -> tvm.IRModule:
-        return change(finalize(mod))
+        return change(mod)
 
     return _hand_over
 
@@ -142,6 +152,7 @@ class ModuleBuild:
     module: tvm.IRModule  # as TVM handed it over
     host: tvm.IRModule
     settings: Settings
+    checked: str | None = None  # the entry on disk that says that this has passed the checks
     is_printed: bool = False
     record: BuildRecord | None = None  # from when its text is known
 
@@ -152,13 +163,16 @@ class ModuleBuild:
         if noted is None:
             return ModuleBuild(mod, tvm.IRModule({}), Settings.of(mod))
         values: dict[str, Any] = {str(name): options.plain(x) for name, x in noted.items()}
-        host = values.pop("host")
-        settings = Settings(**values)
-        return ModuleBuild(mod, tvm.IRModule({}) if host is None else host, settings)
+        host, device, checked = (values.pop(x, None) for x in ("host", "device", "checked"))
+        if not Remembered(device, checked).holds(mod):
+            checked = None
+        return ModuleBuild(mod, host, Settings(**values), checked)
 
     def check(self) -> None:
         """Run the final checks on each kernel, together with the host function that launches it."""
         if not self.settings.requires(keys.SYNCHRONIZATION):
+            return
+        if self.checked is not None and disk_cache.get(self.checked) is not None:
             return
         hosts: dict[str, tirx.PrimFunc] = {}  # by the texts in them, which name their kernels
         for func in self.host.functions.values():
@@ -169,11 +183,15 @@ class ModuleBuild:
             host = hosts.get(gv.name_hint)
             for check in pipeline.passes.final_checks():
                 check(kernel, host)
+        if self.checked is not None:
+            disk_cache.put(self.checked, b"clean")
 
     def keep(self, text: str) -> str:
         """Record the printed text and return it, headed by the options that it is compiled with."""
         settings = self.settings
         kernels = [f for f in self.module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        if settings.line_info:
+            text = with_lines(text, tvm.IRModule(self.module.functions), settings.line_info)
         self.record = BuildRecord(
             settings.header() + add_trigonometry(add_extremes(text, kernels)),
             self.host,

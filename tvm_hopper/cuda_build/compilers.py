@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,11 +21,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tvm_hopper import disk_cache
 from tvm_hopper.errors import CompileError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 
@@ -101,6 +103,11 @@ class Output(NamedTuple):
     log: str
 
 
+def line_flags(source: str) -> list[str]:
+    """Keep the lines that a text names (`source_lines.py`): in tables beside the same code."""
+    return ["-lineinfo"] if "\n#line " in source else []
+
+
 def math_flags(fast_math: bool) -> list[str]:
     """State the arithmetic: IEEE division and square root, denormals kept, a*b+c may be fused."""
     if fast_math:
@@ -136,6 +143,7 @@ def with_nvrtc(source: str, arch: str, fast_math: bool) -> Output:
         "--ptxas-options=-v",
         "-diag-suppress=177",  # TVM declares what it may not use
         *math_flags(fast_math),
+        *line_flags(source),
         *together,
         *(f"-I{folder}" for folder in folders),
     ]
@@ -246,7 +254,7 @@ def with_nvcc(source: str, arch: str, fast_math: bool) -> Output:
             "-diag-suppress=177",
         ]
         done = subprocess.run(
-            [*command, *math_flags(fast_math), "-o", str(cubin), str(text)],
+            [*command, *math_flags(fast_math), *line_flags(source), "-o", str(cubin), str(text)],
             capture_output=True,
             text=True,
             check=False,
@@ -329,6 +337,36 @@ def _compile_without_spills(
     return out, facts, {x: (int(bounds[x][1]), n) for x, n in left.items() if bounds[x][1]}
 
 
+def to_bytes(result: Compiled) -> bytes:
+    """Write a result as a line of JSON and its machine code."""
+    plain = asdict(result)
+    codes = [plain.pop("cubin"), plain.pop("image")]
+    codes = codes[: 1 if codes[0] == codes[1] else 2]
+    plain["sizes"] = list(map(len, codes))
+    return b"\n".join([json.dumps(plain).encode(), b"".join(codes)])
+
+
+def from_bytes(data: bytes | None) -> Compiled | None:
+    """Read what `to_bytes` wrote, None where there is nothing to read."""
+    if data is None:
+        return None
+    line, _, codes = data.partition(b"\n")
+    plain = json.loads(line)
+    size = plain.pop("sizes")[0]
+    plain["math_flags"] = tuple(plain["math_flags"])
+    plain["kernels"] = {name: KernelFacts(**x) for name, x in plain["kernels"].items()}
+    plain["fewer_blocks"] = {name: tuple(x) for name, x in plain["fewer_blocks"].items()}
+    return Compiled(cubin=codes[:size], image=codes[size:] or codes, **plain)
+
+
+def _version_of(compiler: str) -> str:
+    """Return what tells one compiler and its headers from another."""
+    if compiler == "nvrtc":
+        return f"{nvrtc.version()} {header_folders()}"
+    path = Path(shutil.which("nvcc") or "nvcc")
+    return f"{path} {path.stat().st_mtime_ns if path.is_file() else 0}"
+
+
 def compile_source(
     source: str,
     compiler: str = "nvrtc",
@@ -345,12 +383,17 @@ def compile_source(
     with _lock:
         result = _results.get(key)
     if result is None:
+        entry = disk_cache.key_of("cubin", *map(str, key), _version_of(compiler))
+        result = from_bytes(disk_cache.get(entry))
+    if result is None:
         out, facts, fewer = _compile_without_spills(
             source, lambda text: _COMPILERS[compiler](text, arch.name, fast_math), arch
         )
         image = out.cubin if arch.is_specific else out.assembly
         flags = tuple(math_flags(fast_math))
         result = Compiled(out.cubin, image, out.log, compiler, flags, facts, fewer)
+        disk_cache.put(entry, to_bytes(result))
+    if key not in _results:
         with _lock:
             _results[key] = result
             while len(_results) > KEPT:

@@ -8,6 +8,8 @@ library first is enough.  Done when a kernel of ours is built, and only where th
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import sys
 from pathlib import Path
 
 from .toolkits import pip_folders
@@ -41,10 +43,7 @@ def ensure() -> bool:
     """Load TVM's CUDA runtime if TVM itself could not; return whether it is there."""
     if is_loaded():
         return True
-    if not loadable("libcuda.so.1"):
-        return False
-    pip = pip_library(CUDART)
-    if not loadable(CUDART) and (pip is None or not loadable(pip)):
+    if not _has_driver_and_runtime():
         return False
     import tvm_ffi
     from tvm.base import _LOADED_LIBS
@@ -64,3 +63,26 @@ def ensure() -> bool:
     except (OSError, RuntimeError):
         return False
     return True
+
+
+def ensure_alone() -> bool:
+    """Load TVM's CUDA runtime without `import tvm`; return whether it is there.
+
+    A process that runs saved kernels needs two small libraries of TVM's, and no compiler.
+    """
+    if "tvm" in sys.modules:
+        return ensure()
+    if not _has_driver_and_runtime():
+        return False
+    import tvm_ffi  # noqa: F401  its library, on which the others depend
+
+    spec = importlib.util.find_spec("tvm")
+    folders = (spec.submodule_search_locations if spec else None) or []
+    names = ("libtvm_runtime.so", "libtvm_runtime_cuda.so")
+    found = [Path(folder, "lib") for folder in folders if Path(folder, "lib", names[0]).is_file()]
+    return bool(found) and all(loadable(found[0] / name) for name in names)
+
+
+def _has_driver_and_runtime() -> bool:
+    pip = pip_library(CUDART)
+    return loadable("libcuda.so.1") and (loadable(CUDART) or (pip is not None and loadable(pip)))

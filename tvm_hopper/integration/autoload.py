@@ -9,8 +9,26 @@ for).
 from __future__ import annotations
 
 import os
+import sys
 
+GROUP = "tvm.backends"
 _done = False
+
+
+def register_with_tvm() -> None:
+    """Register now, or at the import of TVM where that is still to come and will call `register`.
+
+    A process that runs saved kernels alone never imports TVM, whose compiler takes 0.9 s.
+    """
+    from importlib.metadata import entry_points
+
+    switched_off = os.environ.get("TVM_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
+    if "tvm" in sys.modules or switched_off or "tvm_hopper" not in entry_points(group=GROUP).names:
+        register()
+        return
+    from tvm_hopper.requests.pins import check_pins
+
+    check_pins()
 
 
 def register() -> None:

@@ -19,6 +19,8 @@ from typing import Any
 NAME = "tvm_hopper"
 _CONFIG = 4  # where `config` is among the arguments of PassContext
 
+MIN_CACHED_FUNCTIONS = 4  # fewer are lowered about as fast as they are read
+
 Factory = Callable[..., tuple[Any, ...]]
 
 
@@ -47,16 +49,18 @@ def gated(previous: Factory) -> Factory:
             from tvm_hopper.errors import LoweringError
 
             try:
-                lowered = ours.run(marked)
+                lowered = ours.remember(
+                    "lowered", marked, lambda: ours.run(marked), least=MIN_CACHED_FUNCTIONS
+                )
             except LoweringError as error:
                 marked = ours.leave_refused(mod, error)
                 if not any(map(marks.is_marked, marked.functions.values())):
                     return pipeline(marked)
-                lowered = ours.run(marked)
-            halves = build.Halves(build.Settings.of(marked))
+                lowered = ours.Remembered(ours.run(marked))
+            halves = build.Halves(build.Settings.of(marked), lowered)
             build.install()
             runtime.ensure()
-            return lowered
+            return lowered.module
 
         def host() -> tvm.transform.Pass:
             return finalize_host() if halves is None else halves.keep_host(finalize_host())

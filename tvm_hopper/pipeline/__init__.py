@@ -1,5 +1,10 @@
 """The lowering pipeline: TVM's pass list with our passes inserted."""
 
+from .cached import (
+    Remembered as Remembered,
+    remember as remember,
+    remember_half as remember_half,
+)
 from .passes import full_list as full_list
 from .run import (
     Lowered as Lowered,

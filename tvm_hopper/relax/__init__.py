@@ -7,6 +7,7 @@ print(tvm_hopper.relax.report(ex))
 from .join_products import join_products
 from .lowering import model_pipeline, prepare
 from .model_report import ModelReport, report
+from .nvtx import nvtx_ranges
 from .options import ModelOptions
 from .switch import disable, enable
 from .to_half import cast_weights, to_half
@@ -19,6 +20,7 @@ __all__ = [
     "enable",
     "join_products",
     "model_pipeline",
+    "nvtx_ranges",
     "prepare",
     "report",
     "to_half",

@@ -12,11 +12,14 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir import GenericConst
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
+from tvm_hopper import ir
 from tvm_hopper.dlight.rule import remember_schedules
 from tvm_hopper.errors import cannot_configure, warn
+from tvm_hopper.pipeline import remember
 from tvm_hopper.requests.tags import ARCH, GENERIC_ARCH
 from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
@@ -37,6 +40,8 @@ from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
+
+MAX_CONSTANT_BYTES = 1 << 24
 
 
 def prepare_passes(options: ModelOptions) -> list[Any]:
@@ -158,10 +163,24 @@ def model_pipeline(**given: Any) -> tvm.transform.Pass:
             *stock.dataflow_lower_passes(target),
             *finalize_passes(target, options),
         ]
-        with remember_schedules():  # what is fused on trial is scheduled in the end
-            return tvm.transform.Sequential(passes)(mod)
+
+        def lower() -> tvm.IRModule:
+            with remember_schedules():  # what is fused on trial is scheduled in the end
+                return tvm.transform.Sequential(passes)(mod)
+
+        if options.database is not None or not _is_light(mod):
+            return lower()
+        return remember("model", mod, lower, repr(options)).module
 
     return run
+
+
+def _is_light(mod: tvm.IRModule) -> bool:
+    """Tell whether a model's constants are few enough to be part of a key."""
+    functions = [x for x in mod.functions.values() if isinstance(x, relax.Function)]
+    values = (x.value for f in functions for x in ir.find_all(f.body, GenericConst))
+    tensors = (x for x in values if isinstance(x, tvm.runtime.Tensor))
+    return sum(x.numpy().nbytes for x in tensors) <= MAX_CONSTANT_BYTES
 
 
 def _warn_of_target(target: Target) -> None:

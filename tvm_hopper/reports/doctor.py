@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from tvm_hopper import disk_cache
 from tvm_hopper.cuda_build import compilers, disassembler, nvrtc, runtime
 from tvm_hopper.cuda_build.toolkits import INSTALL
 from tvm_hopper.integration import autoload
@@ -147,6 +148,13 @@ def check_disassembler() -> Row:
     return _row("nvdisasm", path is not None, path or "none", disassembler.INSTALL, True)
 
 
+def check_cache() -> Row:
+    """Check that builds can be kept on disk."""
+    found, good = disk_cache.state()
+    fix = f"make the folder writable, or name another one by {disk_cache.FOLDER}"
+    return _row("cache of builds", good, found, fix, optional=True)
+
+
 def check_cudart() -> Row:
     """Check libcudart.so.13, which TVM's CUDA runtime links."""
     if runtime.loadable(runtime.CUDART):
@@ -212,6 +220,7 @@ CHECKS: tuple[Callable[[], Row], ...] = (
     check_headers,
     check_nvcc,
     check_disassembler,
+    check_cache,
     check_cudart,
     check_driver,
     check_gpu,

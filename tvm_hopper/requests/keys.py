@@ -92,6 +92,7 @@ CHECKS = "tvm_hopper.checks"
 COMPILER = "tvm_hopper.compiler"
 DETERMINISTIC = "tvm_hopper.deterministic"
 FUNCTIONS = "tvm_hopper.functions"
+LINE_INFO = "tvm_hopper.line_info"
 # -- TVM's own keys, with their TVM meaning
 STAGE = "software_pipeline_stage"
 ORDER = "software_pipeline_order"
@@ -350,6 +351,7 @@ KEYS: dict[str, Key] = {
             "how activations with 16-bit results are computed",
             ("short", "approximate", "library"),
         ),
+        _option(LINE_INFO, str, "folder for the TIR that profilers show as the source of kernels"),
         _option(DETERMINISTIC, bool, "refuse kernels whose results may differ from run to run"),
     )
 }

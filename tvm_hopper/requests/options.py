@@ -35,6 +35,7 @@ DEFAULTS: dict[str, object] = {
     keys.FAST_MATH: False,
     keys.DETERMINISTIC: False,
     keys.FUNCTIONS: "short",
+    keys.LINE_INFO: "",
 }
 
 

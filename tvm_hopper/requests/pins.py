@@ -8,7 +8,9 @@ an error. Tensorizing inside of TVM's own tuning is C++ and stays as it is.
 
 from __future__ import annotations
 
+import sys
 import warnings
+from importlib import metadata
 from typing import Any
 
 TVM = "0.27.0.post1"
@@ -20,11 +22,11 @@ REMEDY = f'pip install "apache-tvm=={TVM}" "apache-tvm-ffi>=0.1.14.post0,<0.1.15
 def check_pins() -> None:
     """Raise one ImportError that names the pip command, unless the versions are those we know."""
     import tvm_ffi
-    from tvm.libinfo import __version__ as tvm_version
 
     ffi = tvm_ffi.__version__
     known = is_release(ffi, FFI)
     partly = not known and is_release(ffi, PARTLY_USABLE_FFI)
+    tvm_version = _version_of_tvm(is_needed=not known)
     wrong = []
     if not known and not partly:
         wrong.append(f"apache-tvm-ffi {ffi}")
@@ -37,6 +39,18 @@ def check_pins() -> None:
         )
     if partly:
         _refuse_calls_that_crash(ffi)
+
+
+def _version_of_tvm(is_needed: bool) -> str:
+    """Return TVM's version; without an import of TVM, where its package tells and all is well."""
+    if "tvm" not in sys.modules and not is_needed:
+        try:
+            return metadata.version("apache-tvm")
+        except metadata.PackageNotFoundError:  # a build of its source
+            pass
+    from tvm.libinfo import __version__
+
+    return str(__version__)
 
 
 def _refuse_calls_that_crash(ffi: str) -> None:

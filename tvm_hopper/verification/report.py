@@ -14,6 +14,8 @@ from tvm_hopper.sim.tables import findings_text, verdict_html
 from tvm_hopper.sim.timeline import Timeline
 from tvm_hopper.verification.values import NOTHING_LAUNCHED, ValueReport
 
+EXIT_CODES = {"clean": 0, "review": 3, "incomplete": 4, "error": 5}  # of shell commands
+
 
 @dataclass(frozen=True)
 class Report:

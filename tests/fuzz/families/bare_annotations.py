@@ -74,6 +74,7 @@ FORMS = {
     "tvm_hopper.compiler": Form(("func", "context"), str, usual='"nvrtc"'),
     "tvm_hopper.deterministic": Form(("func", "context"), bool, usual="True"),
     "tvm_hopper.functions": Form(("func", "context"), str, usual='"library"'),
+    "tvm_hopper.line_info": Form(("func", "context"), str, usual='""'),
 }
 MISSPELT = (
     "TVM_HOPPER.wgmma_pending", "Tvm_Hopper.wgmma", "tvm_hopper_wgmma", "tvm_hopper:consumers",

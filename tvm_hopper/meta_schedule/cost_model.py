@@ -41,11 +41,6 @@ class CostModel:
         self._offset = 0.0
         self._length, self._noise = LENGTHS[1], NOISES[1]
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether anything was measured."""
-        return self._features is not None
-
     def fit(self, residuals: Residuals, others: Sequence[Residuals] = ()) -> None:
         """Learn from the measurements of a problem, and from those of problems like it.
 

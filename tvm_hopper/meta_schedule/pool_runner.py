@@ -23,7 +23,6 @@ _open: weakref.WeakSet[PooledRunner] = weakref.WeakSet()
 class PooledRunner(PyRunner):
     """Base class of runners that measure artifacts by a pool of workers.
 
-    - `pool`: who measures.
     - `about` (function): returns what is known of a worker's device, by the worker's name.
     - `correct`: whether the seconds that MetaSchedule gets are those at the highest clock.
     - `keep_artifacts`: whether an artifact stays where it is when it has been measured.
@@ -74,7 +73,6 @@ class PooledRunner(PyRunner):
     ) -> Callable[[], Contested | str]:
         """Compare artifacts of one function on one GPU, alternating.
 
-        - `paths`: of artifacts.
         - `reference`: an artifact that is known to be right: results are compared with its.
         - `library` (mapping): `majors` of a product, which a library computes for comparison where
           there is one.

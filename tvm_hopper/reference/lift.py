@@ -37,7 +37,6 @@ class Number:
     - `value` (Expr): float64 for what the program has as a float, else of the program's own type.
     - `error` (Expr or None): float64 (of a condition: whether it may turn out the other way); None:
       none whatever.
-    - `dtype`: the program's type.
     - `bits`: significant bits that a float takes at most.
     - `from_memory`: of a name: whether its value depends on what memory holds.
     """

@@ -89,7 +89,6 @@ class Contest:
     """Functions of the same arguments on the GPU of this process.
 
     - `bench` (GpuBench): with the driver, and what measurements share.
-    - `arguments`: of each function.
     """
 
     def __init__(self, bench: Any, arguments: Arguments) -> None:

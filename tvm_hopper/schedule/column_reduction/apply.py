@@ -98,7 +98,6 @@ def chosen_columns(
     """Return what `column_reduction` does with a program: a configuration with nothing left open.
 
     - `sch`: as for `column_reduction`; left as it is.
-    - `config`: what is decided already.
     - raises ScheduleError: the same as from `column_reduction`.
     """
     return RULE.chosen(sch, config)

@@ -42,7 +42,6 @@ def schedule_strips(
 
     - `program`: changed in place, as its schedule is.
     - `strips`: the kinds of its blocks, and extents.
-    - `given`: fields that are fixed.
     """
     if given.group is not None:
         found, need = f"group={given.group}", "a reduction of all elements to one value"
@@ -75,9 +74,6 @@ def find_few_rows(
 ) -> StripProgram | None:
     """Recognise sums of so few rows that one kernel takes less time than two.
 
-    - `sch`: only read.
-    - `parts`: the program, inlined.
-    - `columns`: its rows and columns.
     - `tile`: the configuration of the first of two kernels, the alternative.
     - `given`: nothing, unless two kernels are requested.
     """

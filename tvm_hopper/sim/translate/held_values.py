@@ -35,7 +35,6 @@ class HeldNeed:
 
     - `guard`: Python text that is false if no check is needed.
     - `text`: Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
-    - `name`: name of the registers.
     """
 
     guard: str

@@ -17,7 +17,8 @@ import tvm
 from tvm import te, tirx
 
 from .losses import IGNORED
-from .memory_bound import EPSILON, Extent, _const, _f, _max, _module, _sum, _tensors
+from .memory_bound import EPSILON, Extent, _const, _f, _max, _sum, _tensors
+from .tiling import module_of
 
 
 def rms_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -33,7 +34,7 @@ def rms_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tv
     dx = te.compute(x.shape, value, name="DX")
     s = _column_sum(x, lambda k, j: _f(dy[k, j]) * (_f(x[k, j]) * r[k]), "SW")
     dw = te.compute(s.shape, lambda j: s[j].astype(dtype), name="DW")
-    return _module([x, dy, w, r, dx, dw])
+    return module_of(x, dy, w, r, dx, dw)
 
 
 def layer_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -65,7 +66,7 @@ def layer_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> 
     b = _column_sum(x, lambda k, j: _f(dy[k, j]), "SB")
     dw = te.compute(s.shape, lambda j: s[j].astype(dtype), name="DW")
     db = te.compute(s.shape, lambda j: b[j].astype(dtype), name="DB")
-    return _module([x, dy, w, m, r, dx, dw, db])
+    return module_of(x, dy, w, m, r, dx, dw, db)
 
 
 def softmax_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -76,7 +77,7 @@ def softmax_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm
     def value(i: Any, j: Any) -> Any:
         return (_f(y[i, j]) * (_f(dy[i, j]) - d[i])).astype(dtype)
 
-    return _module([y, dy, te.compute(y.shape, value, name="DX")])
+    return module_of(y, dy, te.compute(y.shape, value, name="DX"))
 
 
 def cross_entropy_backward(
@@ -97,7 +98,7 @@ def cross_entropy_backward(
         hit = tirx.Select(label[i] == j.astype(labels), _const(1), zero)
         return ((e[i, j] / s[i] - hit) * f[i]).astype(dtype)
 
-    return _module([x, label, dl, te.compute(x.shape, value, name="DX")])
+    return module_of(x, label, dl, te.compute(x.shape, value, name="DX"))
 
 
 BACKWARD = {

@@ -18,6 +18,8 @@ from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
 
+from .tiling import module_of
+
 BLOCK = "C"
 LANES, SIDE = 32, 16  # lanes of a warp; rows and columns of a fragment
 ABBREVIATIONS = {
@@ -46,8 +48,7 @@ def matmul(
         other = b[j, r] if transposed else b[r, j]
         return te.sum(a[i, r].astype(out_dtype) * other.astype(out_dtype), axis=r)
 
-    func = te.create_prim_func([a, b, te.compute((m, n), term, name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, b, te.compute((m, n), term, name=BLOCK))
 
 
 def reference(a: np.ndarray, b: np.ndarray, transposed: bool = False) -> np.ndarray:

@@ -29,7 +29,7 @@ class Choice:
 
     - `kinds`: one CTA of each kind: the others of its kind execute the same instructions, at places
       that differ by their index alone. Empty if that is not known.
-    - `span`: CTAs that communicate lie no further extra_keys than so many, in the order of launch;
+    - `span`: CTAs that communicate lie no further apart than so many, in the order of launch;
       None: not looked at yet, see `span_of`.
     """
 

@@ -24,7 +24,7 @@ from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, results
 from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
 
-from .config import ColumnReductionConfig
+from .config import ColumnReductionConfig, config_of
 from .model import ColumnTile
 from .recognize import ColumnProgram
 from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
@@ -51,18 +51,11 @@ def schedule_strips(
     sch = program.sch
     groups = group_reductions(parts)
     choice = choose_strips(_count_work(sch, parts, strips, groups, given), given)
-    tile = choice.tile
-    if tile.blocks == 1:
+    if choice.tile.blocks == 1:
         _make_kernel(sch, parts, strips, choice)
     else:
         _share_columns(program, strips, groups, choice)
-    return ColumnReductionConfig(
-        threads=tile.threads,
-        rows=tile.rows,
-        flight=tile.flight,
-        blocks=tile.blocks,
-        vector=tile.vector,
-    )
+    return config_of(choice.tile)
 
 
 def find_few_rows(

@@ -10,7 +10,7 @@ the kind; the last CTA along each axis also runs.
 
 Theorem. Let the vectors of a kind be affine in the block index, and what the plain program reads be
 affine in the index of the element that it computes. If those that run are right, on numbers that
-tell places extra_keys, so are all of the kind.
+tell places apart, so are all of the kind.
 
 Proof. A CTA addresses memory by offsets, which are affine in the block index. The index of an
 element along one dimension is then, for each thread, the floor of an affine function, and what the

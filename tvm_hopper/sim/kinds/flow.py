@@ -169,28 +169,34 @@ class _FlowWalk:
                 self.expression(node.data)
         elif kind == "IfThenElse":
             self.expression(node.condition)
-            with _Around(self, node.condition):
-                self.stmt(node.then_case)
-                if node.else_case is not None:
-                    self.stmt(node.else_case)
+            self._under(node.condition, node.then_case, node.else_case)
         elif kind == "For":
             self.flow.loops[node.loop_var] = node
             self._add(node.loop_var, self.flow.taint(node.min))
             self.expression(node.min)
             self.expression(node.extent)
-            with _Around(self, node.extent):
-                self.stmt(node.body)
+            self._under(node.extent, node.body)
         elif kind == "While":
             self.expression(node.condition)
             self._steer(node.condition)
-            with _Around(self, node.condition):
-                self.stmt(node.body)
+            self._under(node.condition, node.body)
         elif kind == "BufferStore":
             self._store(node)
         elif kind == "Evaluate" and isinstance(node.value, ir.Call):
             for argument in node.value.args:
                 self.expression(argument)
             self._call_statement(node.value)
+
+    def _under(self, control: Any, *bodies: Any) -> None:
+        """Walk statements under a condition or iteration count, which may depend on the block."""
+        is_steered = bool(self.flow.taint(control))
+        if is_steered:
+            self.around.append(control)
+        for body in bodies:
+            if body is not None:
+                self.stmt(body)
+        if is_steered:
+            self.around.pop()
 
     def _attribute(self, node: Any) -> None:
         if node.attr_key in ("thread_extent", "virtual_thread"):
@@ -351,20 +357,3 @@ class _FlowWalk:
                 root, size = self.flow.root(access.source), numpy_dtype(dtype_of(access)).itemsize
                 return CtaExchange(name, root, tuple(access.indices), size, reads)
         return CtaExchange(name, None, (), 0, reads)
-
-
-class _Around:
-    """Statements under a condition or iteration count that depends on the block."""
-
-    def __init__(self, walk: _FlowWalk, control: Any) -> None:
-        self.walk = walk
-        self.held = bool(walk.flow.taint(control))
-        self.control = control
-
-    def __enter__(self) -> None:
-        if self.held:
-            self.walk.around.append(self.control)
-
-    def __exit__(self, *_: object) -> None:
-        if self.held:
-            self.walk.around.pop()

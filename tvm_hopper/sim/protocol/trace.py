@@ -25,7 +25,7 @@ from tvm_hopper.sim.protocol.expr import (
     Env,
     bounds_of,
     compile_expr,
-    store_key,
+    register_key,
 )
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given, as_environment, asking, pass_on
 from tvm_hopper.sim.protocol.ops import (
@@ -355,7 +355,7 @@ class _Builder:
             if self.registers:
                 bounds = self.bounds_of(node.indices)
                 steps.append(self._access(node, node.buffer, bounds, True))
-            key = store_key(node)
+            key = register_key(node.buffer, node.indices)
             if key is not None and str(node.value.ty).startswith(
                 ("T.int", "T.uint", "int", "uint")
             ):

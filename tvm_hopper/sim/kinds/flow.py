@@ -26,7 +26,7 @@ from tvm_hopper.sim.kinds.operands import (
     touches_shared,
     written,
 )
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import PtxCall, decode_ptx, dtype_of, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.walk import walk_nodes
 
@@ -280,13 +280,12 @@ class _FlowWalk:
             self.flow.exchanges.append(exchange)
 
     def _call_statement(self, call: ir.Call) -> None:
-        name = op_name(call)
         if short_name(call) in _OF_THE_GRID:
             self.flow.meeting = short_name(call)
         exchange = self._exchange(call)
         if exchange is not None:
             self._meet(exchange)
-        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        ptx = decode_ptx(call)
         if ptx is None:
             self._steer(*(steering_arguments(call) or ()))
             pointed = [a for a in call.args if not global_address(a)]
@@ -326,13 +325,12 @@ class _FlowWalk:
 
     def _exchange(self, call: ir.Call) -> CtaExchange | None:
         """Return the access of a call by which CTAs may communicate."""
-        name = op_name(call)
         short = short_name(call)
         if short.startswith("cuda.atomic"):
             return self._exchange_at(short, call.args[0], False)
         if short == "cuda.wait_until":
             return self._exchange_at(short, call.args[1], True)
-        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        ptx = decode_ptx(call)
         if ptx is None or not ptx.name.startswith(_WORDS):
             return None
         addresses = [v for _, v in operands(ptx) if global_address(v)]

@@ -45,12 +45,10 @@ from tvm_hopper.sim.kinds.operands import operands
 from tvm_hopper.sim.kinds.reach import Reach
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import (
-    PTX,
     decode_ptx,
     dtype_of,
     nodes_in,
     numpy_dtype,
-    op_name,
     param_names,
     short_name,
     thread_extents,
@@ -191,11 +189,7 @@ class _Places:
 
     def _call(self, call: Any) -> None:
         self.expression(call)
-        ptx = (
-            decode_ptx(call)
-            if isinstance(call, ir.Call) and op_name(call).startswith(PTX)
-            else None
-        )
+        ptx = decode_ptx(call)
         if ptx is None:
             return
         named = list(operands(ptx))

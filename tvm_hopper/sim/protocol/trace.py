@@ -38,8 +38,7 @@ from tvm_hopper.sim.protocol.ops import (
     multiplies,
     spun_wait,
 )
-from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import arch_of_kernel, nodes_in, numpy_dtype, short_name, thread_extents
 
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # value of `max_iterations` that cuts no loop
@@ -416,16 +415,9 @@ class _Builder:
 
     def accesses(self, root: Any) -> list[tuple[Any, tuple[int, int] | None]]:
         """Local buffers that an expression reads, with bounds of the indices, if these matter."""
-        found: list[tuple[Any, tuple[int, int] | None]] = []
-        if not self.registers:
-            return found
-
-        def visit(load: ir.TensorLoad) -> None:
-            if load.source.scope().startswith("local"):
-                found.append((load.source, self.bounds_of(load.indices)))
-
-        walk_nodes(root, (ir.TensorLoad, visit))
-        return found
+        loads = nodes_in(root, ir.TensorLoad) if self.registers else []
+        local = [x for x in loads if x.source.scope().startswith("local")]
+        return [(x.source, self.bounds_of(x.indices)) for x in local]
 
     def bounds_of(self, indices: Sequence[Any], width: int = 1) -> tuple[int, int] | None:
         """Half-open range of a register index over the loops around it; None if not known."""

@@ -14,12 +14,11 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.tir import dtype_of, is_one_load, numpy_dtype, short_name, split_lanes
+from tvm_hopper.sim.tir import dtype_of, is_one_load, nodes_in, numpy_dtype, short_name, split_lanes
 from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
 from tvm_hopper.sim.translate.scope import BufferInfo, Code, elements_of
-from tvm_hopper.sim.walk import walk_nodes
 
 _INFIX = {
     tirx.LT: "<",
@@ -330,9 +329,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         if self.scope.mask == "mm":  # inside of a lambda there are no statements
             return
         for arg in args:
-            loads: list[ir.TensorLoad] = []
-            if dtype_of(arg) != "handle":
-                walk_nodes(arg, (ir.TensorLoad, loads.append))
+            loads = nodes_in(arg, ir.TensorLoad) if dtype_of(arg) != "handle" else []
             if any(not load.source.scope().startswith("local") for load in loads):
                 self.emit(self.code(arg))
 

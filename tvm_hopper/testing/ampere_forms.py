@@ -81,10 +81,11 @@ def _scheduled(mod: tvm.IRModule, form: Form) -> tvm.IRModule:
     return sch.mod
 
 
-def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
+def rows(blocks: int, dtype: str, width: int, doubled: bool = False) -> tvm.IRModule:
     """Copy a row for each thread through shared memory, as `inject_async_copy` of TVM's tests.
 
-    The copy waits for itself; it is made by `width` elements at once, and out by one.
+    The copy waits for itself; it is made by `width` elements at once, and out by one. If `doubled`,
+    the row is doubled in shared memory before.
     """
     count, steps = blocks * ROWS_OF_BLOCK, COLUMNS_OF_ROWS // width
     commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
@@ -100,6 +101,8 @@ def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
         T.launch_thread(tx, ROWS_OF_BLOCK)
         with T.sblock():
             a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), dtype, scope="shared")
+            if doubled:
+                b = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), dtype, scope="shared")
             T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
             T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
             T.attr("default", "async_scope", 1)
@@ -108,44 +111,21 @@ def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
                     a[tx, i * width + j] = A[bx * 32 + tx, i * width + j]
             T.evaluate(commit)
             T.evaluate(wait)
-            for i in range(128):
-                B[bx * 32 + tx, i] = a[tx, i]
+            if doubled:
+                for i in range(128):
+                    b[tx, i] = a[tx, i] * tirx.const(2, dtype)
+                for i in range(128):
+                    B[bx * 32 + tx, i] = b[tx, i]
+            else:
+                for i in range(128):
+                    B[bx * 32 + tx, i] = a[tx, i]
 
     return tvm.IRModule({"main": vectors})
 
 
 def doubled_rows(blocks: int) -> tvm.IRModule:
     """Copy a row for each thread to shared memory, double it there, and copy it out by elements."""
-    count = blocks * ROWS_OF_BLOCK
-    commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
-
-    @T.prim_func(s_tir=True)
-    def func(
-        A: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
-        B: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        bx = T.env_thread("blockIdx.x")
-        tx = T.env_thread("threadIdx.x")
-        T.launch_thread(bx, blocks)
-        T.launch_thread(tx, ROWS_OF_BLOCK)
-        with T.sblock():
-            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
-            b = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
-            T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
-            T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
-            T.attr("default", "async_scope", 1)
-            for i in range(32):
-                for j in T.vectorized(4):
-                    a[tx, i * 4 + j] = A[bx * 32 + tx, i * 4 + j]
-            T.evaluate(commit)
-            T.evaluate(wait)
-            for i in range(128):
-                b[tx, i] = a[tx, i] * T.float32(2)
-            for i in range(128):
-                B[bx * 32 + tx, i] = b[tx, i]
-
-    return tvm.IRModule({"main": func})
+    return rows(blocks, "float32", 4, doubled=True)
 
 
 def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:

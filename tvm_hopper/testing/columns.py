@@ -21,21 +21,21 @@ from .tiling import module_of
 def column_sum(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the sum of each column, in float32, rounded once: the gradient of a bias."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    s = _reduce(x, te.sum, lambda k, j: _f(x[k, j]), "S")
+    s = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]), "S")
     return module_of(x, te.compute(s.shape, lambda j: s[j].astype(dtype), name="Y"))
 
 
 def column_max(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the greatest element of each column, in float32."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return module_of(x, _reduce(x, te.max, lambda k, j: _f(x[k, j]), "Y"))
+    return module_of(x, reduce_columns(x, te.max, lambda k, j: _f(x[k, j]), "Y"))
 
 
 def batch_moments(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the mean of each column, and of its squares, in float32: one pass over X."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    s = _reduce(x, te.sum, lambda k, j: _f(x[k, j]), "S")
-    q = _reduce(x, te.sum, lambda k, j: _f(x[k, j]) * _f(x[k, j]), "Q")
+    s = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]), "S")
+    q = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]) * _f(x[k, j]), "Q")
     count = x.shape[0].astype("float32") if isinstance(rows, str) else float(rows)
     mean = te.compute(s.shape, lambda j: s[j] / count, name="mean")
     squares = te.compute(s.shape, lambda j: q[j] / count, name="squares")
@@ -86,6 +86,7 @@ def reference(name: str, x: np.ndarray) -> list[np.ndarray]:
     }[name]()
 
 
-def _reduce(x: Any, reduce: Callable[..., Any], value: Callable[..., Any], name: str) -> Any:
+def reduce_columns(x: Any, reduce: Callable[..., Any], value: Callable[..., Any], name: str) -> Any:
+    """Reduce what is computed of each element of a column."""
     k = te.reduce_axis((0, x.shape[0]), name="k")
     return te.compute((x.shape[1],), lambda j: reduce(value(k, j), axis=k), name=name)

@@ -31,10 +31,11 @@ def _product(
     shapes: tuple[tuple[int, ...], ...],
     layouts: Sequence[dict[str, Any]] = ({}, {}, {}),
     places: Sequence[Callable[[Any, Any], tuple[Any, ...]]] = (_plain, _plain, _plain),
+    adds: bool = False,
 ) -> tvm.IRModule:
     """Multiply tensors of any layout: `places` index A, B and C by the product's rows and columns.
 
-    `layouts` are arguments of `T.match_buffer`.
+    `layouts` are arguments of `T.match_buffer`. If the product `adds` to C, it has no first value.
     """
     m, n, k = extents
     a_shape, b_shape, c_shape = shapes
@@ -49,8 +50,9 @@ def _product(
         for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[c_at(vi, vj)] = T.float32(0)
+                if not adds:
+                    with T.init():
+                        C[c_at(vi, vj)] = T.float32(0)
                 C[c_at(vi, vj)] = C[c_at(vi, vj)] + T.Cast("float32", A[a_at(vi, vk)]) * T.Cast(
                     "float32", B[b_at(vj, vk)]
                 )
@@ -160,17 +162,7 @@ def matrix_vector(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Add to what the output holds: no initial value."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((m, n), "float32")
-    ):
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    return _module(main)
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), adds=True)
 
 
 def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:

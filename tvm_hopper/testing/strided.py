@@ -12,7 +12,7 @@ from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 
-from .tiling import cut, deal_out, module_of
+from .tiling import cut, module_of
 
 SLICE = "X"
 
@@ -62,6 +62,7 @@ def schedule(
     sch.set_scope(SLICE, 0, "shared.dyn")
     sch.compute_at(SLICE, k0)
     hs.async_copy(sch, sch.get_sblock(SLICE), mechanism, swizzle)
-    deal_out(sch, inner, threads)
+    _, thread = sch.split(sch.fuse(*inner), [None, threads])
+    sch.bind(thread, "threadIdx.x")
     hs.pipeline(sch, k0, stages=stages, roles=roles)
     return sch

@@ -174,16 +174,8 @@ def _call(node: ir.Call) -> Closure:
         source = node.args[0]
         return lambda env: env.get(("space", source), UNKNOWN)
     if name == "tvm_access_ptr":
-        base, offset = compile_expr(node.args[1]), compile_expr(node.args[2])
         size = numpy_dtype(str(node.args[0].ty.dtype)).itemsize
-
-        def evaluate(env: Env) -> Value:
-            start, count = base(env), offset(env)
-            if start is UNKNOWN or count is UNKNOWN:
-                return UNKNOWN
-            return start + count * size
-
-        return evaluate
+        return _binary(lambda start, count: start + count * size, node.args[1], node.args[2])
     if name == "cuda.elect_sync":
         return lambda env: env["lane"] == 0
     if name == "cuda.thread_rank":

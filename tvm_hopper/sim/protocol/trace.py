@@ -199,14 +199,7 @@ class _Builder:
     def _seqstmt(self, node: Any) -> tuple[Step, int]:
         parts = [self.stmt(inner) for inner in node.seq]
         steps = [step for step, _ in parts if step is not _nothing]
-        if not steps:
-            return _nothing, NONE
-
-        def run(trace: Trace, mask: np.ndarray) -> None:
-            for step in steps:
-                step(trace, mask)
-
-        return run, max(level for _, level in parts)
+        return _chain(steps), max((level for _, level in parts), default=NONE) if steps else NONE
 
     def _attrstmt(self, node: Any) -> tuple[Step, int]:
         if node.attr_key == "tirx.max_registers":

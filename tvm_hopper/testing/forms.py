@@ -14,6 +14,8 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
+from .tiling import product_of
+
 Form = Callable[[int, int, int, str], tvm.IRModule]
 
 
@@ -208,21 +210,9 @@ def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     return _module(main)
 
 
-def _of_te(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any, Any]:
-    """Return both operands and the product, in te."""
-    a, b = (te.placeholder((x, k), dtype, name=y) for x, y in ((m, "A"), (n, "B")))
-    axis = te.reduce_axis((0, k), "k")
-    c = te.compute(
-        (m, n),
-        lambda i, j: te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis),
-        name="C",
-    )
-    return a, b, c
-
-
 def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Keep a layer's value before its activation, in half precision."""
-    a, b, c = _of_te(m, n, k, dtype)
+    a, b, c = product_of(m, n, k, dtype)
     bias = te.placeholder((n,), dtype, name="bias")
     wide = te.compute((n,), lambda j: bias[j].astype("float32"), name="bias_wide")
     pre = te.compute((m, n), lambda i, j: (c[i, j] + wide[j]).astype(dtype), name="P")
@@ -232,7 +222,7 @@ def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def product_and_activation(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Return the product itself, its activation, and that transposed."""
-    a, b, c = _of_te(m, n, k, dtype)
+    a, b, c = product_of(m, n, k, dtype)
     d = te.compute(
         (m, n), lambda i, j: te.max(c[i, j], te.const(0, "float32")).astype(dtype), name="D"
     )

@@ -15,6 +15,17 @@ def module_of(*tensors: Any) -> tvm.IRModule:
     return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
+def product_of(m: int, n: int, k: int, dtype: str = "float16") -> tuple[Any, Any, Any]:
+    """Return A, B and block C = A B^T, summed in float32, in te."""
+    a, b = (te.placeholder((x, k), dtype, name=y) for x, y in ((m, "A"), (n, "B")))
+    axis = te.reduce_axis((0, k), "k")
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis)
+
+    return a, b, te.compute((m, n), term, name="C")
+
+
 def cut(
     sch: s_tir.Schedule, loops: Sequence[Any], tile: Sequence[int], steps: int
 ) -> tuple[list[Any], Any, list[Any]]:

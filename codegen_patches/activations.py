@@ -34,7 +34,6 @@ BESIDE = 2.0**-22  # the error that small results have in any case
 class ActivationText:
     """An operator and what it computes.
 
-    - `name`: the operator's.
     - `logarithm`: the constants of the powers of x, from the zeroth on, in -log2 S(-x) for x >= 0.
       By Lawson's algorithm in float64, errors divided by the larger of the value and 2^-14, or
       (folded) by their sum with 2^-10.

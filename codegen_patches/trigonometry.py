@@ -40,7 +40,6 @@ class Real:
     - `half_pi`: parts whose sum is pi / 2, none of which is negative: of x = -0 they leave -0.
     - `sine`, `cosine`: the constants of r^3, r^5, ... and of r^4, r^6, ..., by Remez' algorithm.
     - `low_word`: the function for the low word of a number's bits.
-    - `largest`: the largest finite number.
     - `far`: the text that reduces large arguments.
     """
 

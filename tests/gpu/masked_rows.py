@@ -14,7 +14,8 @@ import numpy as np
 import tvm
 from tvm import te
 
-from tvm_hopper.testing.memory_bound import _f, _max, _module, _sum, _tensors
+from tvm_hopper.testing.memory_bound import _f, _max, _sum, _tensors
+from tvm_hopper.testing.tiling import module_of
 
 NAMES = ("softmax", "log_softmax", "log_sum_exp", "cross_entropy")
 FACTORS = {"scale": 0.3, "temperature": 1.7}  # X * 0.3, X / 1.7
@@ -38,7 +39,7 @@ def program(name: str, factor: str, num_rows: int, columns: int, dtype: str) -> 
             total = te.log(s[i]) + m[i]
             return total if name == "log_sum_exp" else total - scaled(i, LABEL)
 
-        return _module([x, te.compute((num_rows,), value, name="Y")])
+        return module_of(x, te.compute((num_rows,), value, name="Y"))
 
     def element(i: Any, j: Any) -> Any:
         shifted = scaled(i, j) - m[i]
@@ -46,7 +47,7 @@ def program(name: str, factor: str, num_rows: int, columns: int, dtype: str) -> 
             dtype
         )
 
-    return _module([x, te.compute(x.shape, element, name="Y")])
+    return module_of(x, te.compute(x.shape, element, name="Y"))
 
 
 def rows(columns: int, dtype: str) -> np.ndarray:

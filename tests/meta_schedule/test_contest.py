@@ -7,7 +7,7 @@ from tests.meta_schedule.host_driver import HostDriver
 from tvm_hopper import meta_schedule
 from tvm_hopper.errors import HopperError
 from tvm_hopper.meta_schedule.measurement import Contested
-from tvm_hopper.meta_schedule.measuring import contest, library, measure
+from tvm_hopper.meta_schedule.measuring import artifact, contest, library, measure
 from tvm_hopper.meta_schedule.measuring.artifact import TensorArgument
 
 ARGUMENTS = (
@@ -38,17 +38,7 @@ def loaded(monkeypatch, functions):
     class Manifest:
         arguments = ARGUMENTS
 
-    class Loaded:
-        def __init__(self, paths):
-            self.found = [(functions[x], Manifest) for x in paths]
-
-        def __enter__(self):
-            return self.found
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(contest, "loaded", Loaded)
+    monkeypatch.setattr(artifact, "load_checked", lambda path: (functions[path], Manifest))
 
 
 def test_each_is_judged_and_timed_in_turn(bench, monkeypatch):
@@ -110,10 +100,8 @@ def test_other_arguments_are_refused(bench, monkeypatch):
     class Other:
         arguments = (ARGUMENTS[0],)
 
-    loaded(monkeypatch, {})
-    stand_in = contest.loaded([])
-    stand_in.found = [(None, type("M", (), {"arguments": ARGUMENTS})), (None, Other)]
-    monkeypatch.setattr(contest, "loaded", lambda _paths: stand_in)
+    manifests = {"a": type("M", (), {"arguments": ARGUMENTS}), "b": Other}
+    monkeypatch.setattr(artifact, "load_checked", lambda path: (None, manifests[path]))
     with pytest.raises(HopperError, match="contest: found other arguments in b; need the same"):
         contest.answer(bench, {"contest": ["a", "b"]})
 

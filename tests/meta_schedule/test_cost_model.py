@@ -16,7 +16,6 @@ def made(count, offset=0.0):
 def test_without_measurements_it_is_the_estimate():
     model = CostModel()
     model.fit(Residuals(np.zeros((0, 3)), np.zeros(0)))
-    assert not model.is_fitted
     mean, deviation = model.predict(np.zeros((2, 3)))
     assert mean.tolist() == [0, 0]
     assert deviation.tolist() == [SPREAD, SPREAD]

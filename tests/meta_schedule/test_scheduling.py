@@ -9,6 +9,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.errors import ScheduleError, TuningError
 from tvm_hopper.meta_schedule.scheduling import canonical, reductions_of, schedule_with
 from tvm_hopper.testing import memory_bound, workloads
+from tvm_hopper.testing.tiling import product_of
 
 
 def test_names_and_attributes_do_not_tell_functions_apart():
@@ -47,14 +48,7 @@ def test_what_is_no_configuration_is_refused():
 
 
 def test_a_block_outside_of_every_kernel_is_refused():
-    a = te.placeholder((64, 64), "float16", name="A")
-    b = te.placeholder((64, 64), "float16", name="B")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b, c = product_of(64, 64, 64)
     x = te.placeholder((64,), "float32", name="X")
     d = te.compute((64,), lambda i: x[i] + te.const(1, "float32"), name="D")
     func = te.create_prim_func([a, b, x, c, d])

@@ -13,6 +13,7 @@ from tvm_hopper.sim import RunOptions, run_host
 from tvm_hopper.sim.launch import host
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.tiling import module_of, product_of
 from tvm_hopper.verification.launches import bound_launches, run_launches, ways_to_call
 
 from .kernels import lower
@@ -218,17 +219,10 @@ def test_all_launches_share_one_budget():
 
 def test_the_last_launch_in_part_reads_what_a_whole_one_wrote():
     """A product of one CTA, and 16 CTAs of row sums behind it, of which two run."""
-    a, b = (te.placeholder((64, 64), "float16", name=n) for n in "AB")
-    k = te.reduce_axis((0, 64), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), k),
-        name="C",
-    )
+    a, b, c = product_of(64, 64, 64)
     j = te.reduce_axis((0, 64), "j")
     s = te.compute((64,), lambda i: te.sum(c[i, j], j), name="S")
-    func = te.create_prim_func([a, b, c, s]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(func)
+    sch = s_tir.Schedule(module_of(a, b, c, s))
     row, *_ = sch.get_loops("S")
     for loop, axis in zip(sch.split(row, [None, 4]), ("blockIdx.x", "threadIdx.x"), strict=True):
         sch.bind(loop, axis)

@@ -96,8 +96,6 @@ def test_the_whole_verdict_of_a_store_is_clean():
         ({"wait": False, "last": False}, "EXIT_PENDING_ASYNC"),
         ({"expected": 256}, "MBAR_TX_MISMATCH"),
         ({"expected": 1024}, "DEADLOCK"),
-        ({"to": "own"}, "ILLEGAL_OPERAND"),
-        ({"cluster": 1, "to": "own", "bar_to": "own"}, "ILLEGAL_OPERAND"),
         ({"place": "pairs"}, "RACE_WRITE_WRITE"),
         ({"again": True, "expected": 1024}, "RACE_OVERWRITE_BUSY"),
         ({"form": "v2.u32", "shift": 1}, "MISALIGNED"),

@@ -17,6 +17,20 @@ from tvm_hopper.testing import workloads
 POLICIES = ("eager", "on_wait", "lifo", "random", "starve:producer", "starve:consumer")
 HINTS = {"prefetch"}  # which order nothing: a kernel without them is right too
 Table = Mapping[tuple, set[str]]  # ..., an instruction, which of them: rules broken without it
+# Of a ring that a producer fills and warp groups multiply from.
+OF_A_RING = {
+    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
+    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
+    ("fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
+    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
+    ("mbarrier_wait", 0): {"MBAR_MISSING_WAIT"},
+    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
+    ("mbarrier_wait", 1): {"RACE_READ_INFLIGHT"},
+    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
+    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
+    ("wgmma_wait_group", 0): {"WGMMA_REG_INFLIGHT"},
+    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
+}
 
 
 def emitted_by(program: Program) -> list[str]:

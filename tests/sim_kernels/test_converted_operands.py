@@ -8,7 +8,7 @@ import pytest
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from tests.sim_kernels.each_sync import make_tests, rules_broken
+from tests.sim_kernels.each_sync import OF_A_RING, make_tests, rules_broken
 from tests.sim_kernels.mutate import instructions
 from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import Program, load, simulate, verify
@@ -72,24 +72,16 @@ def test_size_classes_convert_the_same_weights():
 
 WORK = {"setmaxnreg", "cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_rs"}
 WORK |= {"griddepcontrol", "tvm_hopper_hold_uint32"}
-REMOVED = {
-    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
-    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
+REMOVED = OF_A_RING | {
     ("mbarrier_init", 2): {"MBAR_USE_BEFORE_INIT"},
     ("mbarrier_init", 3): {"MBAR_USE_BEFORE_INIT"},
-    ("fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
-    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
     ("mbarrier_wait", 0): {"RACE_OVERWRITE_BUSY"},
-    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
     ("mbarrier_wait", 1): {"RACE_OVERWRITE_BUSY"},
     ("mbarrier_arrive_expect_tx", 1): {"DEADLOCK"},
     ("mbarrier_wait", 2): {"RACE_READ_INFLIGHT"},
     ("fence_proxy", 0): {"PROXY_FENCE_MISSING_WAR"},
     ("warp_sync", 0): {"RACE_OVERWRITE_BUSY"},
-    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
     ("mbarrier_wait", 3): {"RACE_READ_INFLIGHT"},
-    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
-    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
     ("wgmma_wait_group", 0): {"WGMMA_REG_INFLIGHT", "RACE_OVERWRITE_BUSY"},
     ("mbarrier_arrive_nocount", 1): {"DEADLOCK"},
 }

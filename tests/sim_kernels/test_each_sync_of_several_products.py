@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tvm import s_tir
 
-from tests.sim_kernels.each_sync import in_another_order, make_tests, rules_broken
+from tests.sim_kernels.each_sync import OF_A_RING, in_another_order, make_tests, rules_broken
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import Program, load
 from tvm_hopper.testing.gates import products_of_one_operand
@@ -15,18 +15,9 @@ from tvm_hopper.testing.gates import products_of_one_operand
 WORK = {"setmaxnreg", "cp_async_bulk_tensor_g2s_cluster", "wgmma_f16_ss"}
 WORK |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 POLICIES = ("eager", "on_wait", "lifo")
-REMOVED = {
-    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
-    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
-    ("fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
-    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
+REMOVED = OF_A_RING | {
     ("mbarrier_wait", 0): {"RACE_OVERWRITE_BUSY"},
-    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
-    ("mbarrier_wait", 1): {"RACE_READ_INFLIGHT"},
-    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
-    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
     ("wgmma_wait_group", 0): {"WGMMA_REG_INFLIGHT", "RACE_OVERWRITE_BUSY"},
-    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
 }
 
 

@@ -10,6 +10,7 @@ from tests.sim_kernels.mutate import change, instructions
 from tvm_hopper import capture, schedule as hs
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.tiling import module_of, product_of
 
 H200 = "nvidia/nvidia-h200"
 PAIR = {"tile": (128, 32, 16), "stages": 2, "consumers": 2, "persistent": 2}
@@ -76,14 +77,8 @@ def test_rows_that_tma_cannot_load_are_loaded_by_threads():
 
 def two_operands():
     """Return D = A B R + S^T: an element of R meets that of the product, one of S does not."""
-    a, b = (te.placeholder((64, 16), "float16", name=x) for x in "AB")
+    a, b, c = product_of(64, 64, 16)
     r, s = (te.placeholder((64, 64), "float16", name=x) for x in "RS")
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
     d = te.compute(
         (64, 64),
         lambda i, j: (c[i, j] * r[i, j].astype("float32") + s[j, i].astype("float32")).astype(
@@ -91,12 +86,12 @@ def two_operands():
         ),
         name="D",
     )
-    return te.create_prim_func([a, b, r, s, d]).with_attr("global_symbol", "main")
+    return module_of(a, b, r, s, d)
 
 
 @pytest.mark.slow
 def test_what_is_read_at_another_place_is_loaded_by_threads():
-    sch = s_tir.Schedule(tvm.IRModule({"main": two_operands()}))
+    sch = s_tir.Schedule(two_operands())
     hs.matmul(sch, "C", hs.MatmulConfig((64, 64, 16), 2, 1))
     text = check(sch)
     assert "R_map" in text
@@ -154,7 +149,7 @@ def test_where_it_cannot_be_nothing_is_refused(which):
     if which == "no room":
         mod = workloads.matmul(512, 256, 64, out_dtype="float16", epilogue=RESIDUAL)
     else:
-        mod, config = tvm.IRModule({"main": transposed()}), {"tile": (64, 64, 16), "stages": 2}
+        mod, config = transposed(), {"tile": (64, 64, 16), "stages": 2}
     sch = s_tir.Schedule(mod)
     hs.matmul(sch, "C", hs.MatmulConfig(**config))
     text = str(capture.lookup(tvm.compile(sch.mod, target=H200)).source)
@@ -164,14 +159,8 @@ def test_where_it_cannot_be_nothing_is_refused(which):
 
 def transposed():
     """Return an output whose rows, the product's columns, are no multiple of 16 bytes."""
-    a, b = (te.placeholder((n, 16), "float16", name=x) for x, n in (("A", 36), ("B", 64)))
+    a, b, c = product_of(36, 64, 16)
     residual = te.placeholder((36, 64), "float16", name="residual")
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (36, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
     total = te.compute((36, 64), lambda i, j: c[i, j] + residual[i, j].astype("float32"), name="E")
     d = te.compute((64, 36), lambda j, i: total[i, j].astype("float16"), name="D")
-    return te.create_prim_func([a, b, residual, d]).with_attr("global_symbol", "main")
+    return module_of(a, b, residual, d)

@@ -114,18 +114,7 @@ def test_a_depth_that_is_known_at_run_time(k):
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "ld", "mapa_u32", "wgmma_f16_ss"}
 DATA |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
 ARRIVE, WAIT = "barrier_cluster_arrive", "barrier_cluster_wait"
-REMOVED = {
-    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
-    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
-    ("fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
-    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
-    ("mbarrier_wait", 0): {"MBAR_MISSING_WAIT"},
-    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
-    ("mbarrier_wait", 1): {"RACE_READ_INFLIGHT"},
-    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
-    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
-    ("wgmma_wait_group", 0): {"WGMMA_REG_INFLIGHT"},
-    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
+REMOVED = each_sync.OF_A_RING | {
     # Before peers read the sums, which may not even have begun.
     (ARRIVE, 0): {"NAMED_BAR_MISMATCH", "RACE_READ_INFLIGHT", "CLUSTER_TARGET_NOT_STARTED"},
     (WAIT, 0): {"NAMED_BAR_MISMATCH", "RACE_READ_INFLIGHT", "CLUSTER_TARGET_NOT_STARTED"},

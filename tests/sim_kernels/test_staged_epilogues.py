@@ -3,7 +3,6 @@
 import functools
 
 import pytest
-import tvm
 from tvm import s_tir, te
 
 from tests.sim_kernels.mutate import change
@@ -12,6 +11,7 @@ from tvm_hopper.errors import ScheduleError
 from tvm_hopper.requests.keys import CONSUMERS, PIPELINE_KEYS, STAGE
 from tvm_hopper.simulation import load, verify
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.tiling import module_of, product_of
 
 H200 = "nvidia/nvidia-h200"
 SMALL = {"tile": (64, 64, 16), "stages": 2, "consumers": 1, "persistent": 0}
@@ -94,16 +94,9 @@ def test_the_widest_swizzle_that_a_row_has_room_for(width, swizzle):
 
 def test_parts_of_registers_that_are_no_neighbours_in_memory():
     """Float16 in rows of the product, columns of the output: the transposed form of stmatrix."""
-    a, b = (te.placeholder((n, 16), "float16", name=x) for x, n in (("A", 72), ("B", 40)))
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (72, 40),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b, c = product_of(72, 40, 16)
     d = te.compute((40, 72), lambda j, i: c[i, j].astype("float16"), name="D")
-    func = te.create_prim_func([a, b, d]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch = s_tir.Schedule(module_of(a, b, d))
     hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **PAIR))
     text = pipeline.lower(sch.mod, H200, until="tvm_hopper.LowerWgmma").script()
     assert '"x4", "trans"' in text
@@ -211,19 +204,12 @@ def test_a_schedule_by_hand():
 
 
 def test_each_of_several_outputs_has_a_tile():
-    a, b = (te.placeholder((64, 16), "float16", name=x) for x in "AB")
-    k = te.reduce_axis((0, 16), "k")
-    c = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b, c = product_of(64, 64, 16)
     zero = te.const(0, "float32")
     outputs = [
         te.compute((64, 64), lambda i, j: c[i, j].astype("float16"), name="D"),
         te.compute((64, 64), lambda i, j: te.max(c[i, j], zero).astype("float16"), name="E"),
     ]
-    func = te.create_prim_func([a, b, *outputs]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch = s_tir.Schedule(module_of(a, b, *outputs))
     hs.matmul(sch, "C", hs.MatmulConfig(store="tma", **SMALL))
     check(sch)

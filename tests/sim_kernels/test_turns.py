@@ -57,20 +57,10 @@ def test_rows_that_are_known_at_run_time(rows):
 HOLDS = {"tvm_hopper_hold_float32", "tvm_hopper_code_fence"}  # for the compiler
 DATA = {"cp_async_bulk_tensor_g2s_cluster", "setmaxnreg", "wgmma_f16_ss", *HOLDS}
 DATA |= {"griddepcontrol"}  # tests/transforms/launch/test_enable_programmatic_launch.py
-REMOVED = {
-    ("mbarrier_init", 0): {"MBAR_USE_BEFORE_INIT"},
-    ("mbarrier_init", 1): {"MBAR_USE_BEFORE_INIT"},
-    ("fence_mbarrier_init", 0): {"MBAR_INIT_FENCE"},
-    ("tvm_storage_sync", 0): {"MBAR_INIT_UNPUBLISHED"},
-    ("mbarrier_wait", 0): {"MBAR_MISSING_WAIT"},
-    ("mbarrier_arrive_expect_tx", 0): {"DEADLOCK"},
+REMOVED = each_sync.OF_A_RING | {
     # A set that has not got its turn takes the parity of an older phase for its own.
     ("bar_sync_count", 0): {"NAMED_BAR_MISMATCH"},
-    ("mbarrier_wait", 1): {"RACE_READ_INFLIGHT"},
-    ("wgmma_fence", 0): {"WGMMA_FENCE_MISSING"},
-    ("wgmma_commit_group", 0): {"WGMMA_REG_INFLIGHT"},
     ("wgmma_wait_group", 0): {"RACE_OVERWRITE_BUSY"},
-    ("mbarrier_arrive_nocount", 0): {"DEADLOCK"},
     ("bar_arrive", 0): {"DEADLOCK"},
     ("wgmma_wait_group", 1): {"WGMMA_REG_INFLIGHT"},
     ("mbarrier_arrive_nocount", 1): {"DEADLOCK"},

@@ -168,8 +168,3 @@ def test_schedules_with_requests_reach_opaque_blocks():
 def test_without_a_target_it_says_what_to_do():
     with pytest.raises(LoweringError, match=r"no target; need a cuda target .* build with target="):
         transforms.InjectBulkAsyncCopy()(tiled())
-
-
-def test_an_unknown_mechanism():
-    with pytest.raises(LoweringError, match="'dsm'"):
-        run(tiled(), transforms.InjectBulkAsyncCopy("dsm"))

@@ -43,7 +43,6 @@ class Account:
 def why_enough(account: Account, each: int | None = None) -> str:
     """Say why no more trials of a task are worth it; an empty string while they are.
 
-    - `account`: what is known of it.
     - `each`: trials that a task gets at most.
     """
     search = account.search
@@ -68,7 +67,6 @@ def choose(
 
     One of which a batch is under way waits for it, as long as another one has something to try.
 
-    - `accounts`: all tasks.
     - `most`: trials of one that may be under way: it learns nothing of them.
     - `each`: trials that one gets at most.
     """

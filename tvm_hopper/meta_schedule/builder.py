@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import tempfile
-import weakref
 from pathlib import Path
 
 import tvm
@@ -14,15 +12,13 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.builder import BuilderInput, BuilderResult, PyBuilder
 
 from .arguments import MOST_PROCESSES, check_number, check_seconds
-from .workers.pool import WorkerPool
+from .workers.pool import WorkerPool, close_at_exit
 from .workers.process import WorkerProcess, remove_stale, usable_cpus
 
 PREFIX = "tvm_hopper_build_"
 SECONDS = 60.0
 BATCH, MOST_BATCHES = 8, 8  # trials of one, and how many of these keep the workers busy
 KEPT = 256  # folders of trials; older ones go when they are empty
-
-_open: weakref.WeakSet[ArtifactBuilder] = weakref.WeakSet()
 
 
 @derived_object
@@ -67,7 +63,7 @@ class ArtifactBuilder(PyBuilder):
             attempts=1,
             retire_after=8,
         )
-        _open.add(self)
+        close_at_exit(self)
 
     def build(self, build_inputs: list[BuilderInput]) -> list[BuilderResult]:
         """Build trials; return the path of each one's manifest, or what went wrong."""
@@ -112,9 +108,3 @@ def _remove_if_empty(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-@atexit.register
-def _close_all() -> None:
-    for builder in list(_open):
-        builder.close()

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from tvm_hopper.errors import cannot_tune
@@ -24,35 +23,29 @@ def tune_command(arguments: argparse.Namespace) -> int:
         if arguments.fake:
             runner = fake_gpus(arguments.fake)
             stack.callback(runner.close)
-        stack.enter_context(_explain_interruption(arguments.work_dir))
-        database = tune(
-            load_kernel(*arguments.kernel),
-            arguments.target,
-            trials=arguments.trials,
-            each=arguments.each,
-            seconds=arguments.seconds,
-            gpus=as_gpus(arguments.gpus),
-            runner=runner,
-            tracker=arguments.tracker,
-            work_dir=arguments.work_dir,
-            progress=False if arguments.quiet else None,
-        )
+        try:
+            database = tune(
+                load_kernel(*arguments.kernel),
+                arguments.target,
+                trials=arguments.trials,
+                each=arguments.each,
+                seconds=arguments.seconds,
+                gpus=as_gpus(arguments.gpus),
+                runner=runner,
+                tracker=arguments.tracker,
+                work_dir=arguments.work_dir,
+                progress=False if arguments.quiet else None,
+            )
+        except KeyboardInterrupt:
+            text = f"what was measured is in {arguments.work_dir}; the same command goes on"
+            print(f"{text} from there", file=sys.stderr)
+            raise
     report = TuningReport(database)
     if arguments.json:
         print(json.dumps(report.to_json(), indent=1))
     else:
         wide_console().print(report.table())
     return 0
-
-
-@contextlib.contextmanager
-def _explain_interruption(work_dir: Any) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = f"what was measured is in {work_dir}; the same command goes on from there"
-        print(text, file=sys.stderr)
-        raise
 
 
 def as_gpus(text: str) -> Any:

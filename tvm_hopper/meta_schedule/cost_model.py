@@ -41,15 +41,10 @@ class CostModel:
         self._offset = 0.0
         self._length, self._noise = LENGTHS[1], NOISES[1]
 
-    @property
-    def is_fitted(self) -> bool:
-        """Whether anything was measured."""
-        return self._features is not None
-
     def fit(self, residuals: Residuals, others: Sequence[Residuals] = ()) -> None:
         """Learn from the measurements of a problem, and from those of problems like it.
 
-        - `own` (Residuals): of the problem that is predicted.
+        - `residuals`: of the problem that is predicted.
         - `others`: of problems of the same form.
         """
         offsets = [float(np.median(x.residuals)) for x in (residuals, *others) if len(x.residuals)]
@@ -73,10 +68,7 @@ class CostModel:
         self._weights = _solve(self._factor, self._values)
 
     def predict(self, features: Floats) -> tuple[Floats, Floats]:
-        """Return what log(time / estimate) is expected to be, and how sure that is.
-
-        - `features`: of the configurations.
-        """
+        """Return what log(time / estimate) is expected to be, and how sure that is."""
         if self._features is None:
             return np.zeros(len(features)), np.full(len(features), SPREAD)
         near = _kernel(features, self._features, self._length)

@@ -71,8 +71,7 @@ FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 def read_lines(folder: Path, mend: bool = False) -> list[dict[str, Any]]:
     """Read the log of a folder; an empty list where there is none.
 
-    - `folder`: the work folder.
-    - `fix` (bool): cut off a last line that is not whole, which else is only left out.
+    - `mend`: cut off a last line that is not whole, which else is only left out.
     - raises TuningError: a line is no JSON object of ours; the message names file and line.
     """
     path = folder / FILE

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir, schedule as hs
@@ -223,30 +224,31 @@ def _vectors(most: int | None) -> tuple[int, ...]:
 def as_memory_bound(func: Any, target: Any) -> MemoryProblem | None:
     """Return the problem of a static function that is a kernel over rows or elements, or None."""
     mod = canonical(func)
-    for kind, chosen in CHOOSERS.items():
+    for kind in kinds_that_serve(mod, target):
         try:
             with target:
+<<<<<<< HEAD
                 schedule_with(mod, CLASSES[kind]())
                 choice = chosen(s_tir.Schedule(hs.widen_sums(mod)))
+=======
+                choice = CHOOSERS[kind](s_tir.Schedule(mod))
+>>>>>>> house
         except HopperError:
             continue
-        shape = _largest(mod["main"])
-        form = f"{kind} {_signature(mod['main'])}"
-        return MemoryProblem(mod, target, form, shape, bytes_of(mod["main"]), 0, choice)
+        func, form = mod["main"], f"{kind} {_signature(mod['main'])}"
+        return MemoryProblem(mod, target, form, _largest(func), bytes_of(func), 0, choice)
     return None
 
 
-def serves_any_rows(func: Any, target: Any) -> bool:
-    """Tell whether a function with a symbolic extent is one kernel over rows or elements."""
-    mod = canonical(func)
+def kinds_that_serve(mod: tvm.IRModule, target: Any) -> Iterator[str]:
+    """Yield the kinds of kernels over rows or elements that serve a function, symbolic or not."""
     for kind in CHOOSERS:
         try:
             with target:
                 schedule_with(mod, CLASSES[kind]())
         except HopperError:
             continue
-        return True
-    return False
+        yield kind
 
 
 def _largest(func: tirx.PrimFunc) -> tuple[int, int]:

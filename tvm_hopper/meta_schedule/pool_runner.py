@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,18 +10,15 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, RunnerFuture, RunnerInput, 
 
 from .measurement import Contested, Measurement, as_contested, as_measurement
 from .measuring import artifact
-from .workers.pool import NOT_TRIED, QueuedTask, WorkerPool
+from .workers.pool import NOT_TRIED, QueuedTask, WorkerPool, close_at_exit
 
 CONTEST = 3  # times the deadline of a measurement: a library is loaded, too
 KEPT = 4096  # measurements, until they are taken
-
-_open: weakref.WeakSet[PooledRunner] = weakref.WeakSet()
 
 
 class PooledRunner(PyRunner):
     """Base class of runners that measure artifacts by a pool of workers.
 
-    - `pool`: who measures.
     - `about` (function): returns what is known of a worker's device, by the worker's name.
     - `correct`: whether the seconds that MetaSchedule gets are those at the highest clock.
     - `keep_artifacts`: whether an artifact stays where it is when it has been measured.
@@ -45,7 +40,7 @@ class PooledRunner(PyRunner):
         self._keep_artifacts = keep_artifacts
         self._repeats = repeats
         self._measurements: OrderedDict[str, Measurement] = OrderedDict()
-        _open.add(self)
+        close_at_exit(self)
 
     def run(self, runner_inputs: list[RunnerInput]) -> list[RunnerFuture]:
         """Queue measurements; the futures are there at once."""
@@ -74,7 +69,6 @@ class PooledRunner(PyRunner):
     ) -> Callable[[], Contested | str]:
         """Compare artifacts of one function on one GPU, alternating.
 
-        - `paths`: of artifacts.
         - `reference`: an artifact that is known to be right: results are compared with its.
         - `library` (mapping): `majors` of a product, which a library computes for comparison where
           there is one.
@@ -129,9 +123,3 @@ class PooledRunner(PyRunner):
     def close(self) -> None:
         """Stop the workers, or give servers back; what waits fails."""
         self.pool.close()
-
-
-@atexit.register
-def _close_all() -> None:
-    for runner in list(_open):
-        runner.close()

@@ -37,7 +37,6 @@ class Problem:
     """A static function in plain loops, and the target that it is tuned for.
 
     - `mod`: the function alone, called main, see `scheduling.canonical`.
-    - `target`: the GPU.
     - `form`: kind, types and layouts. Configurations of problems of one form may be tried on each
       other.
     - `extents`: what distinguishes problems of one form.

@@ -25,7 +25,6 @@ MOST_LINES = 24  # of functions; of more, those with the latest trials
 class Progress:
     """Lines on a terminal; nothing where there is none.
 
-    - `accounts`: what is tuned.
     - `total`: trials in all.
     - `shown`: none: if stderr is a terminal.
     """

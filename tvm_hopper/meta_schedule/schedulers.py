@@ -115,8 +115,7 @@ class Schedulers:
     def schedule(self, problem: Problem, requests: Sequence[Request]) -> list[Scheduled | None]:
         """Schedule configurations of one problem; None is one that does not fit.
 
-        - `problem`: of what.
-        - `asked` (sequence of (Configuration, bool)): true: without the rehearsal of what is built
+        - `requests`: each a configuration, and whether to leave out the rehearsal of what is built
           at once, elsewhere.
         """
         if self._pool is None:

@@ -29,7 +29,7 @@ from tvm_hopper.requests.targets import find_processor, name_target
 from tvm_hopper.schedule.products.recognize import check_types
 
 from .matmul_problems import as_matmul, find_product
-from .memory_problems import as_memory_bound, serves_any_rows
+from .memory_problems import as_memory_bound, kinds_that_serve
 from .problems import Problem, key_of
 from .scheduling import canonical, schedule_with
 
@@ -196,7 +196,7 @@ class _TaskFinder:
         site = find_product(func, self._target)
         if site is None:
             # One kernel serves any number of rows or elements, so one size does.
-            if not serves_any_rows(func, self._target):
+            if not any(kinds_that_serve(canonical(func), self._target)):
                 return "symbolic extents of what is no product and no kernel over rows"
             is_tuned = self._add_sizes(name, func, symbols[0], (TUNED_ROWS,), weight)
             return "" if is_tuned else "a kernel over rows that cannot be scheduled"

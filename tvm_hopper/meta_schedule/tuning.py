@@ -228,16 +228,13 @@ class Run:
             return trials - sum(account.trials for account in self.accounts)
         return trials - sum(len(self.database.trials(x.problem.key)) for x in self._tasks)
 
-    def _list_spaces(self) -> None:
-        """List the spaces, and learn what the log knows of them."""
-        self.accounts = [self._open(task) for task in self._tasks]
-
     def go_on(self) -> None:
         """Search, compare and check what is not done yet, with what builds and measures."""
-        is_needed = self.left() > 0 or self._is_undecided
+        is_undecided = any(is_open(self.database, x.problem) for x in self._tasks)
+        is_needed = self.left() > 0 or is_undecided
         with self._options.bench(self._target, is_needed) as bench:
             if is_needed:
-                self._list_spaces()
+                self.accounts = [self._open(task) for task in self._tasks]
             with InterruptNoted() as interrupt:
                 self._search(bench, interrupt)
                 self._check_company()
@@ -257,14 +254,16 @@ class Run:
         with contextlib.closing(flights), contextlib.suppress(KeyboardInterrupt), shown:
             while True:
                 interrupt.check()
-                self._stop_what_is_done()
+                for account in self.accounts:
+                    if not account.stopped and not account.under_way:
+                        account.stopped = why_enough(account, self._each)
                 left = self.left() - flights.count()
                 may_start = left > 0 and not flights.is_full and not self._is_late
                 may_start = may_start and not self._no_worker
-                account = choose(self.accounts, 2 * batch, self._each) if may_start else None
-                if account is not None:
-                    count = share(account, self.accounts, left, batch, self._each)
-                    self._start(account, count, flights)
+                chosen = choose(self.accounts, 2 * batch, self._each) if may_start else None
+                if chosen is not None:
+                    count = share(chosen, self.accounts, left, batch, self._each)
+                    self._start(chosen, count, flights)
                 elif flights.is_empty:
                     break
                 else:
@@ -282,11 +281,6 @@ class Run:
                 why = "the time was up"
             if why and self.database.ended(key) != why:
                 self._append({"is": "end", "workload": key, "trials": account.trials, "why": why})
-
-    @property
-    def _is_undecided(self) -> bool:
-        """Whether the fastest trials of a function have not been compared yet."""
-        return any(is_open(self.database, x.problem) for x in self._tasks)
 
     def _check_company(self) -> None:
         """Stop if no worker is left, whose failures would count as bad kernels.
@@ -374,11 +368,6 @@ class Run:
 
     def _account(self, task: Task) -> Account:
         return next(x for x in self.accounts if x.task is task)
-
-    def _stop_what_is_done(self) -> None:
-        for account in self.accounts:
-            if not account.stopped and not account.under_way:
-                account.stopped = why_enough(account, self._each)
 
     def _start(self, account: Account, count: int, flights: Flights) -> None:
         candidates = account.search.propose(count)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
@@ -29,6 +28,7 @@ from .plain import (
     PlainProgram,
     PlainStore,
     dtype_of,
+    nodes_in,
     variables,
 )
 from .reductions import added_term
@@ -78,9 +78,7 @@ def fast_axis(program: PlainProgram, buffer: Any) -> int:
     if buffer in program.outputs or buffer in program.allocated:
         return last
     for place in program.places:
-        found: list[Any] = []
-        tvm_ffi.structural_walk(place.store.value, [(ir.TensorLoad, found.append)], order="pre")
-        for load in found:
+        for load in nodes_in(ir.TensorLoad, place.store.value):
             if load.source.same_as(buffer) and place.loops:
                 inner = place.loops[-1].var
                 axes = [i for i, index in enumerate(load.indices) if inner in variables(index)]

@@ -34,7 +34,6 @@ class TooMuchWork(PlainProgramError):
 class Expected:
     """The expected values of one output box.
 
-    - `box`: the elements.
     - `value` (numpy.ndarray): float64 for floats, else of the output's type.
     - `error` (numpy.ndarray): float64: how far an element may be from its value; 0: not at all; inf
       or NaN: nothing is known.
@@ -49,7 +48,6 @@ class Expected:
 class Outside:
     """An index from memory that leads the program outside of a tensor.
 
-    - `tensor`: what is loaded.
     - `axis`, `index`, `extent`: where, by which index, and what the axis has.
     - `sources`: tensors that the index is read from.
     """

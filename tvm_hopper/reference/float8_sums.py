@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.arch import FLOAT8_SUM_BITS
 
-from .plain import PlainProgram, dtype_of
+from .plain import PlainProgram, dtype_of, nodes_in
 from .reductions import added_term
 from .rounding import const, magnitude
 
@@ -45,8 +44,7 @@ def float8_sums(program: PlainProgram) -> set[Any]:
     for place in program.places:
         added = added_term(place.store)
         if added is not None and dtype_of(place.store.buffer) == "float32":
-            loads: list[Any] = []
-            tvm_ffi.structural_walk(added[0], [(ir.TensorLoad, loads.append)], order="pre")
+            loads = nodes_in(ir.TensorLoad, added[0])
             if sum(dtype_of(x).startswith("float8") for x in loads) > 1:
                 found.add(place.store.buffer)
     return found

@@ -14,19 +14,19 @@ of what they are given (Higham, Accuracy and Stability of Numerical Algorithms, 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
 from tvm_hopper.facts.dtypes import DTYPES
 
 from .functions import DISCRETE, EXACT_CALLS, FUNCTIONS, INTEGER_CALLS
-from .plain import PlainProgramError, dtype_of, op_name, variables
+from .plain import PlainProgramError, dtype_of, nodes_in, op_name, variables
 from .rounding import F64, FORMATS, MANTISSA, const, magnitude, round_to
 
 
@@ -37,7 +37,6 @@ class Number:
     - `value` (Expr): float64 for what the program has as a float, else of the program's own type.
     - `error` (Expr or None): float64 (of a condition: whether it may turn out the other way); None:
       none whatever.
-    - `dtype`: the program's type.
     - `bits`: significant bits that a float takes at most.
     - `from_memory`: of a name: whether its value depends on what memory holds.
     """
@@ -157,8 +156,9 @@ class Lifter:
 
     def reads_memory(self, expr: Any) -> bool:
         """Tell whether an expression depends on what memory holds."""
-        known = (self.names.get(var) for var in ([] if isinstance(expr, int) else variables(expr)))
-        return _reads_memory(expr) or any(x is not None and x.from_memory for x in known)
+        known = map(self.names.get, variables(expr))
+        loads = nodes_in(ir.TensorLoad, expr)
+        return bool(loads) or any(x is not None and x.from_memory for x in known)
 
     def _guarded(self, condition: Any, expr: Any) -> Number:
         """Lift what is chosen if a condition holds."""
@@ -194,14 +194,14 @@ class Lifter:
         if kind in (tirx.And, tirx.Or):
             a = self.lift(expr.a)
             b = self._guarded(a.value if kind is tirx.And else tirx.Not(a.value), expr.b)
-            return Number(kind(a.value, b.value), _either(a.error, b.error), "bool")
+            return Number(kind(a.value, b.value), _joined(tirx.Or, a.error, b.error), "bool")
         a, b = self.lift(expr.a), self.lift(expr.b)
         if kind is tirx.Mul and self.cuts_factors and a.dtype == "float32":
             a, b = self._as_tf32(a), self._as_tf32(b)
         if kind in COMPARISONS:
             return self._compare(kind, a, b)
         if not a.is_float:
-            if kind in DIVISIONS and _reads_memory(expr.b):
+            if kind in DIVISIONS and nodes_in(ir.TensorLoad, expr.b):
                 return self._quotient_of_integers(kind, a, b)
             return self._integer(kind, a, b)
         if kind not in FLOAT_OPS:
@@ -300,7 +300,7 @@ class Lifter:
             if a.error is not None or b.error is not None:
                 either = [tirx.const(False, "bool") if x is None else x for x in (a.error, b.error)]
                 error = tirx.Select(test.value, *either)
-            return Number(value, self._name(_either(error, test.error)), "bool")
+            return Number(value, self._name(_joined(tirx.Or, error, test.error)), "bool")
         if a.error is not None or b.error is not None:
             error = tirx.Select(test.value, _or_zero(a.error), _or_zero(b.error))
         if test.error is not None:
@@ -419,31 +419,21 @@ class Lifter:
         return None if error is None else self.bind(error)
 
 
-def _reads_memory(expr: Any) -> bool:
-    found: list[Any] = []
-    if not isinstance(expr, int):
-        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, found.append)], order="pre")
-    return bool(found)
+def _joined(join: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """Join two errors, of which None is none."""
+    if a is None or b is None:
+        return b if a is None else a
+    return join(a, b)
 
 
 def plus(a: Any, b: Any) -> Any:
     """Add two errors, of which None is none."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
+    return _joined(operator.add, a, b)
 
 
 def largest(a: Any, b: Any) -> Any:
     """Return the larger one of two errors, of which None is none."""
-    if a is None or b is None:
-        return b if a is None else a
-    return T.max(a, b)
-
-
-def _either(a: Any, b: Any) -> Any:
-    if a is None or b is None:
-        return b if a is None else a
-    return tirx.Or(a, b)
+    return _joined(T.max, a, b)
 
 
 def _or_zero(error: Any) -> Any:

@@ -108,12 +108,18 @@ def dtype_of(node: Any) -> str:
     return str(getattr(inner, "dtype", inner))
 
 
+def nodes_in(kind: type, *roots: Any, order: str = "pre") -> list[Any]:
+    """Return the nodes of a class in expressions or statements, some of which may be ints."""
+    found: list[Any] = []
+    for root in roots:
+        if not isinstance(root, int):
+            tvm_ffi.structural_walk(root, [(kind, found.append)], order=order)
+    return found
+
+
 def variables(*exprs: Any) -> list[Any]:
     """Return the variables that expressions mention, buffers among them."""
-    found: list[Any] = []
-    for expr in exprs:
-        tvm_ffi.structural_walk(expr, [(ir.Var, found.append)], order="pre")
-    return found
+    return nodes_in(ir.Var, *exprs)
 
 
 def op_name(call: Any) -> str:
@@ -293,12 +299,9 @@ def _refuse_opaque(func: Any, name: str) -> None:
     """Refuse calls that are as statements, by the block that they are in."""
     inside: dict[Any, str] = {}
 
-    def visit(block: Any) -> None:  # inner blocks come later, and stay
-        calls: list[Any] = []
-        tvm_ffi.structural_walk(block.body, [(tirx.Evaluate, calls.append)], order="pre")
+    for block in nodes_in(tvm.s_tir.stmt.SBlock, func.body):  # inner blocks come later, and stay
+        calls = nodes_in(tirx.Evaluate, block.body)
         inside.update((call, str(block.name_hint)) for call in calls if not _does_nothing(call))
-
-    tvm_ffi.structural_walk(func.body, [(tvm.s_tir.stmt.SBlock, visit)], order="pre")
     for call, block in inside.items():
         raise PlainProgramError(
             f"against: function {name}, block {block}: found the opaque call "

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from .functions import EXACT_CALLS
-from .plain import PlainProgram, PlainStore, StorePlace, dtype_of, op_name, variables
+from .plain import PlainProgram, PlainStore, StorePlace, dtype_of, nodes_in, op_name, variables
 from .rounding import FORMATS
 
 CHOOSING = (tirx.Max, tirx.Min, tirx.Select)
@@ -84,9 +84,7 @@ def _add(axes: dict[Any, set[int]], place: StorePlace, along: set[Any]) -> None:
 
 def _inside(place: StorePlace) -> list[Any]:
     """Return the operations and loads of what a store computes, with names written out."""
-    found: list[Any] = []
-    for value in [place.store.value, *(let.value for let in place.lets)]:
-        tvm_ffi.structural_walk(value, [(ir.Expr, found.append)], order="pre")
+    found = nodes_in(ir.Expr, place.store.value, *(let.value for let in place.lets))
     return [x for x in found if not isinstance(x, (ir.Var, ir.Op))]
 
 

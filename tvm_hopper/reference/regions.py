@@ -27,7 +27,15 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
-from .plain import PlainLoop, PlainProgram, PlainProgramError, PlainStore, StorePlace, op_name
+from .plain import (
+    PlainLoop,
+    PlainProgram,
+    PlainProgramError,
+    PlainStore,
+    StorePlace,
+    nodes_in,
+    op_name,
+)
 
 Interval = tuple[int, int]  # both ends belong to it
 Box = tuple[Interval, ...]
@@ -170,12 +178,8 @@ class _Search:
 
 def _with_elements(exprs: list[Any], ranges: Ranges, given: Mapping[Any, np.ndarray]) -> Ranges:
     """Add bounds of each element of a given tensor that expressions load, innermost loads first."""
-    loads: list[Any] = []
-    for expr in exprs:
-        if not isinstance(expr, int):
-            tvm_ffi.structural_walk(expr, [(ir.TensorLoad, loads.append)])
     known = dict(ranges)
-    for load in loads:
+    for load in nodes_in(ir.TensorLoad, *exprs, order="post"):
         array = given.get(load.source)
         sides = [side for index in load.indices if (side := interval(index, known)) is not None]
         if array is None or len(sides) < len(load.indices):
@@ -190,15 +194,12 @@ def _with_elements(exprs: list[Any], ranges: Ranges, given: Mapping[Any, np.ndar
 
 def _loads(place: StorePlace) -> list[Any]:
     """Return the loads that one execution of a store may make, with names written out."""
-    found: list[Any] = []
     roots = [place.store.value, *place.store.indices]
     roots += [condition for condition, _ in place.conditions]
     roots += [let.value for let in place.lets]
     for loop in place.loops:
         roots += [loop.low, loop.extent]
-    for root in roots:
-        tvm_ffi.structural_walk(root, [(ir.TensorLoad, found.append)], order="pre")
-    return found
+    return nodes_in(ir.TensorLoad, *roots)
 
 
 def deciding_buffers(place: StorePlace, indices: bool = True) -> set[Any]:
@@ -215,8 +216,7 @@ def deciding_buffers(place: StorePlace, indices: bool = True) -> set[Any]:
         decide += [load.indices[i] for i in every if indices or index_of(load, i) is None]
     for value in [place.store.value, *(let.value for let in place.lets)]:
         for kind, test in ((tirx.Select, lambda x: x.condition), (ir.Call, lambda x: x.args[0])):
-            nodes: list[Any] = []
-            tvm_ffi.structural_walk(value, [(kind, nodes.append)], order="pre")
+            nodes = nodes_in(kind, value)
             decide += [test(x) for x in nodes if kind is tirx.Select or _two(x) is not None]
     for expr in decide:
         found |= set(loaded(expr))
@@ -233,10 +233,7 @@ def index_of(load: Any, axis: int) -> Any:
 
 def loaded(expr: Any) -> list[Any]:
     """Return the buffers that an expression loads from."""
-    found: list[Any] = []
-    if not isinstance(expr, int):
-        tvm_ffi.structural_walk(expr, [(ir.TensorLoad, lambda x: found.append(x.source))])
-    return found
+    return [load.source for load in nodes_in(ir.TensorLoad, expr)]
 
 
 def _hull(one: Interval | None, other: Interval) -> Interval:

@@ -24,7 +24,6 @@ class FloatFormat:
 
     - `precision`: significant bits, the hidden one included.
     - `min_exponent`: of the smallest normal number, which is 2 ** min_exponent.
-    - `largest`: the largest finite number.
     - `saturates`: whether what is too large becomes the largest finite number (CUDA's conversions
       to 8 bits), and not an infinity.
     """

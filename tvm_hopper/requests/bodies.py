@@ -33,7 +33,6 @@ _OF_VECTORS = {
 def map_bodies(func: tirx.PrimFunc, change: Callable[[Any], Any]) -> tirx.PrimFunc:
     """Offer to `change` what the threads of a function's processor run.
 
-    - `func`: the function.
     - `change` (callable): returns the statement that it is offered, or a replacement: each kernel,
       a loop that is bound to a thread axis, or all of the body where one thread runs it.
     """

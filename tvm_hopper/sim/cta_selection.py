@@ -29,7 +29,7 @@ class Choice:
 
     - `kinds`: one CTA of each kind: the others of its kind execute the same instructions, at places
       that differ by their index alone. Empty if that is not known.
-    - `span`: CTAs that communicate lie no further extra_keys than so many, in the order of launch;
+    - `span`: CTAs that communicate lie no further apart than so many, in the order of launch;
       None: not looked at yet, see `span_of`.
     """
 
@@ -149,20 +149,13 @@ def _corners(setup: dict[str, Any], max_ctas: int) -> tuple[tuple[int, ...], ...
     axes = [sorted({0, min(c, g - 1), g - 1}) for g, c in zip(grid, cluster, strict=True)]
     ends = [(0, 0, 0), tuple(g - 1 for g in grid)]
     corners = itertools.islice(itertools.product(*axes), max(max_ctas - 3, 0))
-    middle = _at(grid[0] * grid[1] * grid[2] // 2, grid)
-    return tuple(dict.fromkeys([*ends, *corners, middle]))
+    middle = np.unravel_index(grid[0] * grid[1] * grid[2] // 2, grid)
+    return tuple(dict.fromkeys([*ends, *corners, tuple(map(int, middle))]))
 
 
 def _all(grid: tuple[int, int, int]) -> Iterator[tuple[int, ...]]:
     """Yield every block index, the last axis fastest."""
-    x, y, z = map(range, grid)
-    return ((i, j, k) for i in x for j in y for k in z)
-
-
-def _at(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return one block index of `_all`."""
-    _, y, z = grid
-    return number // (y * z), number // z % y, number % z
+    return itertools.product(*map(range, grid))
 
 
 def _only_written(program: Any, params: dict[str, Any]) -> frozenset[str]:

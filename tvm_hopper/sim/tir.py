@@ -82,14 +82,8 @@ def launch_tags(func: tirx.PrimFunc) -> list[str]:
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, tuple[Any, Any]]:
     """Return (variable, extent) of each launch dimension, by thread tag."""
-    found: dict[str, tuple[Any, Any]] = {}
-
-    def visit(node: tirx.AttrStmt) -> None:
-        if node.attr_key == "thread_extent":
-            found[str(node.node.thread_tag)] = (node.node.var, node.value)
-
-    walk_nodes(func.body, (tirx.AttrStmt, visit))
-    return found
+    launches = [x for x in nodes_in(func.body, tirx.AttrStmt) if x.attr_key == "thread_extent"]
+    return {str(x.node.thread_tag): (x.node.var, x.value) for x in launches}
 
 
 def param_names(func: tirx.PrimFunc) -> list[str]:
@@ -117,6 +111,18 @@ class PtxCall:
     mods: dict[str, str]
     pred: Any = None
 
+    @property
+    def results(self) -> list[ir.TensorLoad]:
+        """Registers that it writes."""
+        targets = (x for name in self.writes for x in self.operands.get(name, []))
+        return [x for x in targets if isinstance(x, ir.TensorLoad)]
+
+    @property
+    def sources(self) -> list[Any]:
+        """Operands that it does not write."""
+        read = (values for name, values in self.operands.items() if name not in self.writes)
+        return [x for values in read for x in values if x is not None]
+
 
 def op_name(call: ir.Call) -> str:
     """Return the name of the operator or function that a call names."""
@@ -131,8 +137,10 @@ def short_name(call: ir.Call) -> str:
     return name
 
 
-def decode_ptx(call: ir.Call) -> PtxCall | None:
-    """Decode a `tirx.ptx.*` call; None if the table has no such entry."""
+def decode_ptx(call: Any) -> PtxCall | None:
+    """Decode a `tirx.ptx.*` call; None if it is none, or the table has no such entry."""
+    if not isinstance(call, ir.Call) or not op_name(call).startswith(PTX):
+        return None
     name = op_name(call)[len(PTX) :]
     entry = TABLE.get(name)
     if entry is None:
@@ -217,18 +225,16 @@ def numpy_dtype(dtype: str) -> np.dtype:
 
 def statement_text(node: Any, limit: int = 160) -> str:
     """Return one line for a statement: PTX as PTX, anything else as TVMScript."""
-    call = getattr(node, "value", None)
-    if isinstance(call, ir.Call) and op_name(call).startswith(PTX):
-        ptx = decode_ptx(call)
-        if ptx is not None:
-            family = TABLE[ptx.name].family
-            words = ".".join([family, *[token for token in ptx.mods.values() if token]])
-            operands = [
-                f"{name}[{len(values)}]" if len(values) > 4 else ", ".join(map(_operand, values))
-                for name, values in ptx.operands.items()
-            ]
-            return _shorten(f"{words} {', '.join(operands)}", limit)
-    return _shorten(_one_line(node), limit)
+    ptx = decode_ptx(getattr(node, "value", None))
+    if ptx is None:
+        return _shorten(_one_line(node), limit)
+    family = TABLE[ptx.name].family
+    words = ".".join([family, *[token for token in ptx.mods.values() if token]])
+    operands = [
+        f"{name}[{len(values)}]" if len(values) > 4 else ", ".join(map(_operand, values))
+        for name, values in ptx.operands.items()
+    ]
+    return _shorten(f"{words} {', '.join(operands)}", limit)
 
 
 def _operand(node: Any) -> str:

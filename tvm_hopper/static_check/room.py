@@ -13,8 +13,7 @@ from tvm import tirx
 
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts.programming_model import MAX_EXTENTS, MAX_THREADS
-from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, thread_extents
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import arch_of_kernel, nodes_in, numpy_dtype, thread_extents
 
 
 def require_room(
@@ -28,17 +27,10 @@ def require_room(
     where = f"kernel {(device_func.attrs or {}).get('global_symbol', '')}"
     _check_extents(device_func, where)
     sizes: dict[str, int] = {}
-
-    def visit(node: tirx.AllocBuffer) -> None:
-        buffer = node.buffer
+    for buffer in (x.buffer for x in nodes_in(device_func.body, tirx.AllocBuffer)):
         if str(buffer.scope()).startswith("shared"):
-            count = 1
-            for extent in buffer.shape:
-                count *= int(extent) if isinstance(extent, tirx.IntImm) else 0
-            size = count * numpy_dtype(str(buffer.ty.dtype.dtype)).itemsize
-            sizes[str(buffer.name)] = size
-
-    walk_nodes(device_func.body, (tirx.AllocBuffer, visit))
+            count = prod(int(x) if isinstance(x, tirx.IntImm) else 0 for x in buffer.shape)
+            sizes[str(buffer.name)] = count * numpy_dtype(str(buffer.ty.dtype.dtype)).itemsize
     most = arch_of_kernel(device_func).smem_per_block
     if sum(sizes.values()) > most:
         raise cannot_lower(

@@ -18,7 +18,8 @@ from tvm_hopper.facts.programming_model import (
     WARP_GROUP_THREADS,
 )
 from tvm_hopper.facts.registers import entry_registers
-from tvm_hopper.sim.findings import RULES, Finding
+from tvm_hopper.sim import findings
+from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.protocol.expr import Address
 from tvm_hopper.sim.protocol.trace import SyncEvent, Trace
 from tvm_hopper.sim.tir import statement_text
@@ -29,14 +30,10 @@ Range = tuple[Any, int, int]  # buffer, first register, end
 
 def finding(rule: str, message: str, event: SyncEvent | None = None, buffer: str = "") -> Finding:
     """Make a finding of the static check."""
-    known = RULES[rule]
     statement = (statement_text(event.node),) if event is not None else ()
     if event is not None and event.loops:
         message += f" (at iteration {event.loops})"
-    return Finding(
-        rule, known.severity, message, buffer, statements=statement, hint=known.hint,
-        policy="static", ptx_section=known.ptx_section,
-    )  # fmt: skip
+    return findings.finding(rule, message, buffer=buffer, statements=statement, policy="static")
 
 
 def groups_of(trace: Trace) -> list[slice]:

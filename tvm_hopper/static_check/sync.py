@@ -15,8 +15,7 @@ from tvm_hopper.sim.findings import Finding
 from tvm_hopper.sim.protocol.check import Skeleton, opaque_calls, run_skeleton
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given
 from tvm_hopper.sim.protocol.trace import UnanalysableError
-from tvm_hopper.sim.tir import CUDA, PTX, op_name
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import CUDA, PTX, nodes_in, op_name
 from tvm_hopper.static_check.streams import check_streams, finding
 
 StaticFinding = Finding
@@ -81,28 +80,15 @@ def require_sync(
 
 
 def _synchronising_calls(func: tirx.PrimFunc) -> list[ir.Call]:
-    found: list[ir.Call] = []
-
-    def visit(call: ir.Call) -> None:
-        name = op_name(call)
-        if (name.startswith(PTX) and name[len(PTX) :].startswith(SYNCHRONISING)) or name.startswith(
-            f"{CUDA}mbarrier_wait"
-        ):
-            found.append(call)
-
-    walk_nodes(func.body, (ir.Call, visit))
-    return found
+    kinds = (*(f"{PTX}{name}" for name in SYNCHRONISING), f"{CUDA}mbarrier_wait")
+    return [call for call in nodes_in(func.body, ir.Call) if op_name(call).startswith(kinds)]
 
 
 def _lone_try_waits(func: tirx.PrimFunc, calls: list[ir.Call]) -> list[Finding]:
     tries = [c for c in calls if op_name(c).startswith(f"{PTX}mbarrier_try_wait")]
     if not tries:
         return []
-    looped: list[ir.Call] = []
-    walk_nodes(
-        func.body,
-        (tirx.While, lambda loop: walk_nodes(loop, (ir.Call, looped.append))),
-    )
+    looped = [x for loop in nodes_in(func.body, tirx.While) for x in nodes_in(loop, ir.Call)]
     return [
         finding("TRY_WAIT_NOT_LOOPED", f"one try_wait without a loop: {str(call)[:120]}")
         for call in tries

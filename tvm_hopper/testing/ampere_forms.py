@@ -17,14 +17,16 @@ from tvm.script import tirx as T
 
 from tvm_hopper.codegen_patches.ptx import cp_async
 
+from . import neighbors
 from .pointwise import BLOCK
+from .tiling import cut, deal_out, module_of
 
 COLUMNS_OF_ROWS, ROWS_OF_BLOCK = 128, 32
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a program is cut up; `vectors` of `ampere_schedules` is one of these.
+    """How a program is cut up.
 
     - `tile`: elements of one iteration of the pipeline.
     - `steps`: trips of a thread block, tiles one below the other.
@@ -48,7 +50,7 @@ def scaled(rows: int, columns: int, form: Form, dtype: str = "float32") -> tvm.I
     """Schedule C = 2 A."""
     a = te.placeholder((rows, columns), dtype, name="A")
     c = te.compute(a.shape, lambda i, j: a[i, j] * te.const(2, dtype), name=BLOCK)
-    return _scheduled(te.create_prim_func([a, c]), form)
+    return _scheduled(module_of(a, c), form)
 
 
 def five_point(rows: int, columns: int, form: Form) -> tvm.IRModule:
@@ -57,31 +59,21 @@ def five_point(rows: int, columns: int, form: Form) -> tvm.IRModule:
     A has two rows and four columns more than C, whose number is a multiple of 4: its rows are some
     times 16 bytes, and one more column than C has is read on either side.
     """
-    a = te.placeholder((rows + 2, columns + 4), "float32", name="A")
-
-    def value(i: Any, j: Any) -> Any:
-        around = a[i, j + 1] + a[i + 1, j] + a[i + 1, j + 2] + a[i + 2, j + 1]
-        return around * te.const(0.25, "float32") + a[i + 1, j + 1]
-
-    c = te.compute((rows, columns), value, name=BLOCK)
-    return _scheduled(te.create_prim_func([a, c]), form)
+    return _scheduled(neighbors.five_point(rows, columns, spare=4), form)
 
 
-def _scheduled(func: tvm.tirx.PrimFunc, form: Form) -> tvm.IRModule:
-    sch = s_tir.Schedule(func.with_attr("global_symbol", "main"))
+def _scheduled(mod: tvm.IRModule, form: Form) -> tvm.IRModule:
+    sch = s_tir.Schedule(mod)
     tile = sch.cache_read(BLOCK, 0, "shared")
-    i, j = sch.get_loops(BLOCK)
-    outer, k0, i = sch.split(i, [None, form.steps, form.tile[0]])
-    block, j = sch.split(j, [None, form.tile[1]])
-    sch.reorder(outer, block, k0, i, j)
-    sch.bind(sch.fuse(outer, block), "blockIdx.x")
+    blocks, k0, inner = cut(sch, sch.get_loops(BLOCK), form.tile, form.steps)
+    sch.bind(sch.fuse(*blocks), "blockIdx.x")
     sch.compute_at(tile, k0)
-    _deal_out(sch, sch.get_loops(tile)[-2:], form.threads, form.chunk)
+    deal_out(sch, sch.get_loops(tile)[-2:], form.threads, form.chunk)
     if form.store is not None:
         out = sch.cache_write(BLOCK, 0, "shared")
         sch.reverse_compute_at(out, k0)
-        _deal_out(sch, sch.get_loops(out)[-2:], form.threads, form.store)
-    _deal_out(sch, [i, j], form.threads, form.vector)
+        deal_out(sch, sch.get_loops(out)[-2:], form.threads, form.store)
+    deal_out(sch, inner, form.threads, form.vector)
     parts = 2 if form.store is None else 3
     sch.annotate(k0, "software_pipeline_stage", [0] + [form.stages - 1] * (parts - 1))
     sch.annotate(k0, "software_pipeline_order", list(range(parts)))
@@ -89,17 +81,11 @@ def _scheduled(func: tvm.tirx.PrimFunc, form: Form) -> tvm.IRModule:
     return sch.mod
 
 
-def _deal_out(sch: s_tir.Schedule, loops: list[Any], threads: int, vector: int) -> None:
-    _, thread, elements = sch.split(sch.fuse(*loops), [None, threads, vector])
-    sch.bind(thread, "threadIdx.x")
-    if vector > 1:
-        sch.vectorize(elements)
-
-
-def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
+def rows(blocks: int, dtype: str, width: int, doubled: bool = False) -> tvm.IRModule:
     """Copy a row for each thread through shared memory, as `inject_async_copy` of TVM's tests.
 
-    The copy waits for itself; it is made by `width` elements at once, and out by one.
+    The copy waits for itself; it is made by `width` elements at once, and out by one. If `doubled`,
+    the row is doubled in shared memory before.
     """
     count, steps = blocks * ROWS_OF_BLOCK, COLUMNS_OF_ROWS // width
     commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
@@ -115,6 +101,8 @@ def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
         T.launch_thread(tx, ROWS_OF_BLOCK)
         with T.sblock():
             a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), dtype, scope="shared")
+            if doubled:
+                b = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), dtype, scope="shared")
             T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
             T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
             T.attr("default", "async_scope", 1)
@@ -123,44 +111,21 @@ def rows(blocks: int, dtype: str, width: int) -> tvm.IRModule:
                     a[tx, i * width + j] = A[bx * 32 + tx, i * width + j]
             T.evaluate(commit)
             T.evaluate(wait)
-            for i in range(128):
-                B[bx * 32 + tx, i] = a[tx, i]
+            if doubled:
+                for i in range(128):
+                    b[tx, i] = a[tx, i] * tirx.const(2, dtype)
+                for i in range(128):
+                    B[bx * 32 + tx, i] = b[tx, i]
+            else:
+                for i in range(128):
+                    B[bx * 32 + tx, i] = a[tx, i]
 
     return tvm.IRModule({"main": vectors})
 
 
 def doubled_rows(blocks: int) -> tvm.IRModule:
     """Copy a row for each thread to shared memory, double it there, and copy it out by elements."""
-    count = blocks * ROWS_OF_BLOCK
-    commit, wait = cp_async.commit_group(), cp_async.wait_group(0)
-
-    @T.prim_func(s_tir=True)
-    def func(
-        A: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
-        B: T.Buffer((count, COLUMNS_OF_ROWS), "float32"),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        bx = T.env_thread("blockIdx.x")
-        tx = T.env_thread("threadIdx.x")
-        T.launch_thread(bx, blocks)
-        T.launch_thread(tx, ROWS_OF_BLOCK)
-        with T.sblock():
-            a = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
-            b = T.sblock_alloc_buffer((ROWS_OF_BLOCK, COLUMNS_OF_ROWS), "float32", scope="shared")
-            T.reads(A[bx * 32 : bx * 32 + 32, 0:128])
-            T.writes(B[bx * 32 : bx * 32 + 32, 0:128])
-            T.attr("default", "async_scope", 1)
-            for i in range(32):
-                for j in T.vectorized(4):
-                    a[tx, i * 4 + j] = A[bx * 32 + tx, i * 4 + j]
-            T.evaluate(commit)
-            T.evaluate(wait)
-            for i in range(128):
-                b[tx, i] = a[tx, i] * T.float32(2)
-            for i in range(128):
-                B[bx * 32 + tx, i] = b[tx, i]
-
-    return tvm.IRModule({"main": func})
+    return rows(blocks, "float32", 4, doubled=True)
 
 
 def stencil_rows(blocks: int, tile: bool = False) -> tvm.IRModule:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import te
 from tvm.testing.tir import mma_schedule
 
 from tvm_hopper.requests.keys import ASYNC_STAGES, ORDER, STAGE
@@ -28,19 +27,6 @@ IDEAL: Notes = (
     {STAGE: [0, 0, 2, 3, 3], ORDER: [0, 1, 3, 2, 4], ASYNC_STAGES: [0]},
     {STAGE: [0, 0, 1], ORDER: [0, 1, 2]},
 )
-
-
-def product(m: int, n: int, k: int) -> tvm.IRModule:
-    """Build C = A B, float16 to float32."""
-    a = te.placeholder((m, k), "float16", name="A")
-    b = te.placeholder((k, n), "float16", name="B")
-    r = te.reduce_axis((0, k), name="k")
-
-    def term(i: Any, j: Any) -> Any:
-        return te.sum(a[i, r].astype("float32") * b[r, j].astype("float32"), axis=r)
-
-    func = te.create_prim_func([a, b, te.compute((m, n), term, name="C")])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 def schedule(
@@ -60,7 +46,7 @@ def schedule(
     m, n, k = shape
     names = intrinsics or tensor_cores.register(tensor_cores.ProductKind())
     sch = mma_schedule(
-        product(m, n, k)["main"],
+        tensor_cores.matmul(m, n, k)["main"],
         SIDE,
         "float16",
         False,

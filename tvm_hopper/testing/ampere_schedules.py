@@ -8,8 +8,9 @@ The forms are those of pipelines that TVM's own tests of `software_pipeline_asyn
 from __future__ import annotations
 
 import tvm
-from tvm import s_tir, te
 from tvm.script import tirx as T
+
+from .ampere_forms import Form, scaled
 
 A100 = {
     "kind": "cuda",
@@ -76,21 +77,5 @@ def vectors(
 
     A thread block computes `steps` tiles of `threads // 4` x 64, one below the other.
     """
-    a = te.placeholder((rows, columns), "float16", name="A")
-    c = te.compute((rows, columns), lambda i, j: a[i, j] * te.const(2, "float16"), name="C")
-    sch = s_tir.Schedule(te.create_prim_func([a, c]))
-    tile = sch.cache_read("C", 0, "shared")
-    i, j = sch.get_loops("C")
-    outer, k0, i = sch.split(i, [None, steps, threads // 4])
-    block, j = sch.split(j, [None, 64])
-    sch.reorder(outer, block, k0, i, j)
-    sch.bind(sch.fuse(outer, block), "blockIdx.x")
-    sch.compute_at(tile, k0)
-    for each, vector in ((sch.get_loops(tile)[-2:], 8), ([i, j], 4)):
-        _, thread, elements = sch.split(sch.fuse(*each), [None, threads, vector])
-        sch.bind(thread, "threadIdx.x")
-        sch.vectorize(elements)
-    sch.annotate(k0, "software_pipeline_stage", [0, stages - 1])
-    sch.annotate(k0, "software_pipeline_order", [0, 1])
-    sch.annotate(k0, "software_pipeline_async_stages", [0])
-    return sch.mod
+    form = Form((threads // 4, 64), steps, threads, chunk=8, vector=4, stages=stages)
+    return scaled(rows, columns, form, "float16")

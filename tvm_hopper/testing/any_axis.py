@@ -14,7 +14,8 @@ import numpy as np
 import tvm
 from tvm import te
 
-from .memory_bound import _f, _module, _tensors
+from .memory_bound import _f, _tensors
+from .tiling import module_of
 
 Axes = Sequence[int]
 
@@ -26,7 +27,7 @@ def softmax(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.IRM
     e = te.compute(x.shape, lambda *i: te.exp(_f(x(*i)) - most(*at(i))), name="E")
     total, _ = _reduced(x, axes, te.sum, e, "S")
     value = te.compute(x.shape, lambda *i: (e(*i) / total(*at(i))).astype(dtype), name="Y")
-    return _module([x, value])
+    return module_of(x, value)
 
 
 def log_softmax(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.IRModule:
@@ -38,7 +39,7 @@ def log_softmax(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm
     def value(*i: Any) -> Any:
         return (_f(x(*i)) - most(*at(i)) - te.log(total(*at(i)))).astype(dtype)
 
-    return _module([x, te.compute(x.shape, value, name="Y")])
+    return module_of(x, te.compute(x.shape, value, name="Y"))
 
 
 def layer_norm(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.IRModule:
@@ -59,14 +60,14 @@ def layer_norm(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.
         k = i[axes[0]]
         return ((_f(x(*i)) - mean(*at(i))) * scale * _f(w[k]) + _f(b[k])).astype(dtype)
 
-    return _module([x, w, b, te.compute(x.shape, value, name="Y"), mean])
+    return module_of(x, w, b, te.compute(x.shape, value, name="Y"), mean)
 
 
 def greatest(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.IRModule:
     """Build the greatest element over some dimensions."""
     (x,) = _tensors("X", [tuple(shape)], dtype)
     most, _ = _reduced(x, axes, te.max, lambda *i: _f(x(*i)), "M")
-    return _module([x, te.compute(most.shape, lambda *i: most(*i).astype(dtype), name="Y")])
+    return module_of(x, te.compute(most.shape, lambda *i: most(*i).astype(dtype), name="Y"))
 
 
 def sum_and_scaled(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> tvm.IRModule:
@@ -80,7 +81,7 @@ def sum_and_scaled(shape: Sequence[int], axes: Axes, dtype: str = "float16") -> 
     def value(*i: Any) -> Any:
         return (_f(x(*i)) * column(*at(i)) + _f(r(*i)) + squares(*at(i))).astype(dtype)
 
-    return _module([x, r, c, column, te.compute(x.shape, value, name="Y")])
+    return module_of(x, r, c, column, te.compute(x.shape, value, name="Y"))
 
 
 ANY_AXIS = {f.__name__: f for f in (softmax, log_softmax, layer_norm, greatest, sum_and_scaled)}

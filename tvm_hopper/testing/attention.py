@@ -14,7 +14,8 @@ import numpy as np
 import tvm
 from tvm import te, topi
 
-from .memory_bound import Extent, _f, _module, _tensors
+from .memory_bound import Extent, _f, _tensors
+from .tiling import module_of
 
 HEAD = 128  # columns of a head
 
@@ -32,7 +33,7 @@ def rope(tokens: Extent, columns: int, dtype: str = "bfloat16", head: int = HEAD
         turned = _f(x[t, j]) * c[t, j % head] + other(t, j) * s[t, j % head]
         return turned.astype(dtype)
 
-    return _module([x, c, s, te.compute(x.shape, value, name="Y")])
+    return module_of(x, c, s, te.compute(x.shape, value, name="Y"))
 
 
 def reference(x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
@@ -84,4 +85,4 @@ def softmax_attention(
         return te.sum(_f(weights[b, h, i, j]) * _f(v[b, h // group, j, c]), axis=j)
 
     total = te.compute((batch, many, rows, width), weighted, name="total")
-    return _module([q, k, v, te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="O")])
+    return module_of(q, k, v, te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="O"))

@@ -9,15 +9,16 @@ The norms take what a forward pass keeps: `R`, 1 / sqrt(mean(X^2) + e) or that o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import te, tirx
 
+from .columns import reduce_columns
 from .losses import IGNORED
-from .memory_bound import EPSILON, Extent, _const, _f, _max, _module, _sum, _tensors
+from .memory_bound import EPSILON, Extent, _const, _f, _max, _sum, _tensors
+from .tiling import module_of
 
 
 def rms_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -31,9 +32,9 @@ def rms_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tv
         return (r[i] * (_f(dy[i, j]) * _f(w[j]) - _f(x[i, j]) * inner)).astype(dtype)
 
     dx = te.compute(x.shape, value, name="DX")
-    s = _column_sum(x, lambda k, j: _f(dy[k, j]) * (_f(x[k, j]) * r[k]), "SW")
+    s = reduce_columns(x, te.sum, lambda k, j: _f(dy[k, j]) * (_f(x[k, j]) * r[k]), "SW")
     dw = te.compute(s.shape, lambda j: s[j].astype(dtype), name="DW")
-    return _module([x, dy, w, r, dx, dw])
+    return module_of(x, dy, w, r, dx, dw)
 
 
 def layer_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -61,11 +62,11 @@ def layer_norm_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> 
         return (r[i] * (_f(dy[i, j]) * _f(w[j]) - inner)).astype(dtype)
 
     dx = te.compute(x.shape, value, name="DX")
-    s = _column_sum(x, lambda k, j: _f(dy[k, j]) * normal(k, j), "SW")
-    b = _column_sum(x, lambda k, j: _f(dy[k, j]), "SB")
+    s = reduce_columns(x, te.sum, lambda k, j: _f(dy[k, j]) * normal(k, j), "SW")
+    b = reduce_columns(x, te.sum, lambda k, j: _f(dy[k, j]), "SB")
     dw = te.compute(s.shape, lambda j: s[j].astype(dtype), name="DW")
     db = te.compute(s.shape, lambda j: b[j].astype(dtype), name="DB")
-    return _module([x, dy, w, m, r, dx, dw, db])
+    return module_of(x, dy, w, m, r, dx, dw, db)
 
 
 def softmax_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -76,7 +77,7 @@ def softmax_backward(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm
     def value(i: Any, j: Any) -> Any:
         return (_f(y[i, j]) * (_f(dy[i, j]) - d[i])).astype(dtype)
 
-    return _module([y, dy, te.compute(y.shape, value, name="DX")])
+    return module_of(y, dy, te.compute(y.shape, value, name="DX"))
 
 
 def cross_entropy_backward(
@@ -97,7 +98,7 @@ def cross_entropy_backward(
         hit = tirx.Select(label[i] == j.astype(labels), _const(1), zero)
         return ((e[i, j] / s[i] - hit) * f[i]).astype(dtype)
 
-    return _module([x, label, dl, te.compute(x.shape, value, name="DX")])
+    return module_of(x, label, dl, te.compute(x.shape, value, name="DX"))
 
 
 BACKWARD = {
@@ -141,8 +142,3 @@ def reference(name: str, given: list[np.ndarray]) -> list[np.ndarray]:
     g = dy * w
     dx = r * (g - g.mean(-1, keepdims=True) - n * (g * n).mean(-1, keepdims=True))
     return [dx, (dy * n).sum(0), dy.sum(0)]
-
-
-def _column_sum(x: Any, value: Callable[[Any, Any], Any], name: str) -> Any:
-    k = te.reduce_axis((0, x.shape[0]), name="k")
-    return te.compute((x.shape[1],), lambda j: te.sum(value(k, j), axis=k), name=name)

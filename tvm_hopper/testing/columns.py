@@ -14,31 +14,32 @@ import tvm
 from tvm import te
 
 from .losses import first_greatest
-from .memory_bound import Extent, _f, _module, _tensors
+from .memory_bound import Extent, _f, _tensors
+from .tiling import module_of
 
 
 def column_sum(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the sum of each column, in float32, rounded once: the gradient of a bias."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    s = _reduce(x, te.sum, lambda k, j: _f(x[k, j]), "S")
-    return _module([x, te.compute(s.shape, lambda j: s[j].astype(dtype), name="Y")])
+    s = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]), "S")
+    return module_of(x, te.compute(s.shape, lambda j: s[j].astype(dtype), name="Y"))
 
 
 def column_max(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the greatest element of each column, in float32."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, _reduce(x, te.max, lambda k, j: _f(x[k, j]), "Y")])
+    return module_of(x, reduce_columns(x, te.max, lambda k, j: _f(x[k, j]), "Y"))
 
 
 def batch_moments(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the mean of each column, and of its squares, in float32: one pass over X."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    s = _reduce(x, te.sum, lambda k, j: _f(x[k, j]), "S")
-    q = _reduce(x, te.sum, lambda k, j: _f(x[k, j]) * _f(x[k, j]), "Q")
+    s = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]), "S")
+    q = reduce_columns(x, te.sum, lambda k, j: _f(x[k, j]) * _f(x[k, j]), "Q")
     count = x.shape[0].astype("float32") if isinstance(rows, str) else float(rows)
     mean = te.compute(s.shape, lambda j: s[j] / count, name="mean")
     squares = te.compute(s.shape, lambda j: q[j] / count, name="squares")
-    return _module([x, mean, squares])
+    return module_of(x, mean, squares)
 
 
 def column_argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -47,7 +48,7 @@ def column_argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IR
     k = te.reduce_axis((0, x.shape[0]), name="k")
     best = first_greatest()
     place, most = te.compute((columns,), lambda j: best((k, _f(x[k, j])), axis=k), name="Y")
-    return _module([x, place, most])
+    return module_of(x, place, most)
 
 
 def weighted_sum(batch: Extent, rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -60,7 +61,7 @@ def weighted_sum(batch: Extent, rows: int, columns: int, dtype: str = "bfloat16"
     s = te.compute(
         (columns,), lambda j: te.sum(_f(x[b, k, j]) * _f(dy[b, k, j]), axis=[b, k]), name="S"
     )
-    return _module([x, dy, a, te.compute(s.shape, lambda j: s[j] * _f(a[j]), name="Y")])
+    return module_of(x, dy, a, te.compute(s.shape, lambda j: s[j] * _f(a[j]), name="Y"))
 
 
 def mean(rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -68,7 +69,7 @@ def mean(rows: int, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     (x,) = _tensors("X", [(rows, columns)], dtype)
     k, m = te.reduce_axis((0, rows), name="k"), te.reduce_axis((0, columns), name="m")
     s = te.compute((1,), lambda i: te.sum(_f(x[k, m]), axis=[k, m]), name="S")
-    return _module([x, te.compute((1,), lambda i: s[i] / float(rows * columns), name="Y")])
+    return module_of(x, te.compute((1,), lambda i: s[i] / float(rows * columns), name="Y"))
 
 
 COLUMNS = {f.__name__: f for f in (column_sum, column_max, batch_moments, column_argmax)}
@@ -85,6 +86,7 @@ def reference(name: str, x: np.ndarray) -> list[np.ndarray]:
     }[name]()
 
 
-def _reduce(x: Any, reduce: Callable[..., Any], value: Callable[..., Any], name: str) -> Any:
+def reduce_columns(x: Any, reduce: Callable[..., Any], value: Callable[..., Any], name: str) -> Any:
+    """Reduce what is computed of each element of a column."""
     k = te.reduce_axis((0, x.shape[0]), name="k")
     return te.compute((x.shape[1],), lambda j: reduce(value(k, j), axis=k), name=name)

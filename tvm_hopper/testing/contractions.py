@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
+from .tiling import module_of
 from .workloads import Extent, _extent
 
 
@@ -89,5 +90,4 @@ def grouped(rows: int, group: int, columns: int, depth: int, experts: int) -> tv
         return te.sum(x.astype("float32") * y.astype("float32"), k)
 
     c = te.compute((rows, columns), product, name="C")
-    func = te.create_prim_func([a, b, e, c])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, b, e, c)

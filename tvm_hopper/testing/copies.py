@@ -13,6 +13,8 @@ from tvm import s_tir, te, tirx
 
 from tvm_hopper import schedule as hs
 
+from .tiling import cut, deal_out, fused, module_of
+
 Extent = Any  # an int, or a name, which makes a symbolic extent
 BLOCK = "B"
 
@@ -21,8 +23,7 @@ def copy(*shape: Extent, dtype: str = "float16") -> tvm.IRModule:
     """Build B = A."""
     extents = [te.var(x) if isinstance(x, str) else x for x in shape]
     a = te.placeholder(extents, dtype, name="A")
-    func = te.create_prim_func([a, te.compute(extents, lambda *i: a(*i), name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, te.compute(extents, lambda *i: a(*i), name=BLOCK))
 
 
 def shift(rows: int, columns: int, by: tuple[int, int], dtype: str = "float16") -> tvm.IRModule:
@@ -36,8 +37,7 @@ def shift(rows: int, columns: int, by: tuple[int, int], dtype: str = "float16") 
         return te.if_then_else(inside, a[row, column], te.const(0, dtype))
 
     filled = te.compute((rows, columns), value, name="filled")
-    func = te.create_prim_func([a, te.compute(a.shape, lambda *i: filled(*i), name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, te.compute(a.shape, lambda *i: filled(*i), name=BLOCK))
 
 
 def schedule_shift(mod: tvm.IRModule, load: str, stages: int | None) -> s_tir.Schedule:
@@ -49,7 +49,7 @@ def schedule_shift(mod: tvm.IRModule, load: str, stages: int | None) -> s_tir.Sc
     block, k0, i = sch.split(i, [None, 4, 5])
     sch.bind(block, "blockIdx.x")
     sch.compute_at(tile, k0)
-    _by_threads(sch, [i, j], Route(threads=32, vector=1))
+    deal_out(sch, [i, j], 32)
     hs.async_copy(sch, tile, load)
     if stages is not None:
         hs.pipeline(sch, k0, stages=stages)
@@ -92,35 +92,21 @@ def schedule(mod: tvm.IRModule, route: Route) -> s_tir.Schedule:
     tile = sch.cache_read(BLOCK, 0, "shared.dyn")
     loops = sch.get_loops(BLOCK)
     steps = route.steps if route.blocks is None else 1
-    outer, k0, first = sch.split(loops[0], [None, steps, route.tile[0]])
-    blocks, inner = [outer], [first]
-    for loop, size in zip(loops[1:], route.tile[1:], strict=True):
-        tiles, rest = sch.split(loop, [None, size])
-        blocks.append(tiles)
-        inner.append(rest)
-    sch.reorder(*blocks, k0, *inner)
-    block = sch.fuse(*blocks) if len(blocks) > 1 else outer
+    blocks, k0, inner = cut(sch, loops, route.tile, steps)
+    block = fused(sch, blocks)
     if route.blocks is not None:
         k0, block = sch.split(sch.fuse(block, k0), [None, route.blocks])
         sch.reorder(block, k0)
     sch.bind(block, "blockIdx.x")
     sch.compute_at(tile, k0)
     if route.load is None:
-        _by_threads(sch, sch.get_loops(tile)[-len(inner) :], route)
+        deal_out(sch, sch.get_loops(tile)[-len(inner) :], route.threads, route.vector)
     else:
         hs.async_copy(sch, tile, route.load, route.swizzle)
     if route.store is None:
-        _by_threads(sch, inner, route)
+        deal_out(sch, inner, route.threads, route.vector)
     else:
         hs.async_store(sch, sch.get_sblock(BLOCK), route.store, slots=route.slots)
     if route.stages is not None:
         hs.pipeline(sch, k0, stages=route.stages, roles=route.roles)
     return sch
-
-
-def _by_threads(sch: s_tir.Schedule, loops: list[Any], route: Route) -> None:
-    elements = sch.fuse(*loops) if len(loops) > 1 else loops[0]
-    _, thread, vector = sch.split(elements, [None, route.threads, route.vector])
-    sch.bind(thread, "threadIdx.x")
-    if route.vector > 1:
-        sch.vectorize(vector)

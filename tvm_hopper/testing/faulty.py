@@ -3,6 +3,9 @@
 What a runner has to survive. TVM lowers them as it lowers any kernel.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import tvm
 from tvm.script import tirx as T
 
@@ -13,40 +16,32 @@ FAR = 1 << 42  # elements beyond any tensor
 
 def endless() -> tvm.IRModule:
     """Return a kernel that takes hours."""
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
-        for i in T.thread_binding(THREADS, thread="threadIdx.x"):
-            with T.sblock("C"):
-                vi = T.axis.spatial(THREADS, i)
-                C[vi] = A[vi]
-                for _k in T.serial(T.int64(TRIPS)):
-                    C[vi] = C[vi] * T.float32(0.999) + A[vi]
-
-    return tvm.IRModule({"main": main})
+    return _kernel(trips=TRIPS)
 
 
 def illegal_address() -> tvm.IRModule:
     """Return a kernel that writes where nothing is."""
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
-        for i in T.thread_binding(THREADS, thread="threadIdx.x"):
-            with T.sblock("C"):
-                vi = T.axis.spatial(THREADS, i)
-                C[T.Cast("int64", vi) + T.int64(FAR)] = A[vi]
-
-    return tvm.IRModule({"main": main})
+    return _kernel(lambda i: T.Cast("int64", i) + T.int64(FAR))
 
 
 def silent() -> tvm.IRModule:
     """Return a kernel that writes half of its output."""
+    return _kernel(threads=THREADS // 2)
+
+
+def _kernel(
+    at: Callable[[Any], Any] = lambda i: i, threads: int = THREADS, trips: int = 0
+) -> tvm.IRModule:
+    """Copy an element for each thread to `at`, and change it some times."""
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
-        for i in T.thread_binding(THREADS // 2, thread="threadIdx.x"):
+        for i in T.thread_binding(threads, thread="threadIdx.x"):
             with T.sblock("C"):
-                vi = T.axis.spatial(THREADS // 2, i)
-                C[vi] = A[vi]
+                vi = T.axis.spatial(threads, i)
+                C[at(vi)] = A[vi]
+                if trips > 0:
+                    for _k in T.serial(T.int64(trips)):
+                        C[vi] = C[vi] * T.float32(0.999) + A[vi]
 
     return tvm.IRModule({"main": main})

@@ -14,6 +14,8 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
+from .tiling import product_of
+
 Form = Callable[[int, int, int, str], tvm.IRModule]
 
 
@@ -31,10 +33,11 @@ def _product(
     shapes: tuple[tuple[int, ...], ...],
     layouts: Sequence[dict[str, Any]] = ({}, {}, {}),
     places: Sequence[Callable[[Any, Any], tuple[Any, ...]]] = (_plain, _plain, _plain),
+    adds: bool = False,
 ) -> tvm.IRModule:
     """Multiply tensors of any layout: `places` index A, B and C by the product's rows and columns.
 
-    `layouts` are arguments of `T.match_buffer`.
+    `layouts` are arguments of `T.match_buffer`. If the product `adds` to C, it has no first value.
     """
     m, n, k = extents
     a_shape, b_shape, c_shape = shapes
@@ -49,8 +52,9 @@ def _product(
         for i, j, kk in T.grid(m, n, k):
             with T.sblock("C"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                with T.init():
-                    C[c_at(vi, vj)] = T.float32(0)
+                if not adds:
+                    with T.init():
+                        C[c_at(vi, vj)] = T.float32(0)
                 C[c_at(vi, vj)] = C[c_at(vi, vj)] + T.Cast("float32", A[a_at(vi, vk)]) * T.Cast(
                     "float32", B[b_at(vj, vk)]
                 )
@@ -160,17 +164,7 @@ def matrix_vector(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def in_place(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Add to what the output holds: no initial value."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((m, k), dtype), B: T.Buffer((n, k), dtype), C: T.Buffer((m, n), "float32")
-    ):
-        for i, j, kk in T.grid(m, n, k):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, kk])
-                C[vi, vj] = C[vi, vj] + T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
-
-    return _module(main)
+    return _product((m, n, k), dtype, ((m, k), (n, k), (m, n)), adds=True)
 
 
 def beta(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
@@ -216,21 +210,9 @@ def bias_first(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     return _module(main)
 
 
-def _of_te(m: int, n: int, k: int, dtype: str) -> tuple[Any, Any, Any]:
-    """Return both operands and the product, in te."""
-    a, b = (te.placeholder((x, k), dtype, name=y) for x, y in ((m, "A"), (n, "B")))
-    axis = te.reduce_axis((0, k), "k")
-    c = te.compute(
-        (m, n),
-        lambda i, j: te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis),
-        name="C",
-    )
-    return a, b, c
-
-
 def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Keep a layer's value before its activation, in half precision."""
-    a, b, c = _of_te(m, n, k, dtype)
+    a, b, c = product_of(m, n, k, dtype)
     bias = te.placeholder((n,), dtype, name="bias")
     wide = te.compute((n,), lambda j: bias[j].astype("float32"), name="bias_wide")
     pre = te.compute((m, n), lambda i, j: (c[i, j] + wide[j]).astype(dtype), name="P")
@@ -240,7 +222,7 @@ def two_outputs(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
 
 def product_and_activation(m: int, n: int, k: int, dtype: str) -> tvm.IRModule:
     """Return the product itself, its activation, and that transposed."""
-    a, b, c = _of_te(m, n, k, dtype)
+    a, b, c = product_of(m, n, k, dtype)
     d = te.compute(
         (m, n), lambda i, j: te.max(c[i, j], te.const(0, "float32")).astype(dtype), name="D"
     )

@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from .tiling import module_of
+
 ORDERS = ("eights", "halves", "pairs")
 
 
@@ -69,7 +71,7 @@ def gated_product(
         return value.astype(dtype)
 
     d = te.compute((rows, width), gated, "D")
-    return tvm.IRModule({"main": te.create_prim_func([a, w, d]).with_attr("global_symbol", "main")})
+    return module_of(a, w, d)
 
 
 def products_of_one_operand(
@@ -112,8 +114,7 @@ def products_of_one_operand(
         return made.astype(dtype)
 
     d = te.compute((rows, width), gated, "D")
-    func = te.create_prim_func([a, *weights, d]).with_attr("global_symbol", "main")
-    return tvm.IRModule({"main": func})
+    return module_of(a, *weights, d)
 
 
 def rotated_product(
@@ -160,4 +161,4 @@ def rotated_product(
 
     d = te.compute((count, n), rotated, "D")
     given = [a, w, cos, sin, *([] if tables is None else [position]), d]
-    return tvm.IRModule({"main": te.create_prim_func(given).with_attr("global_symbol", "main")})
+    return module_of(*given)

@@ -14,7 +14,8 @@ import numpy as np
 import tvm
 from tvm import te
 
-from .memory_bound import EPSILON, Extent, _const, _f, _module, _tensors
+from .memory_bound import EPSILON, Extent, _const, _f, _tensors
+from .tiling import module_of
 
 
 def group_norm(
@@ -45,7 +46,7 @@ def group_norm(
         scale = te.rsqrt(v[i, g] / size + _const(EPSILON))
         return ((_f(x[i, c, m, n]) - mean[i, g]) * scale * _f(w[c]) + _f(b[c])).astype(dtype)
 
-    return _module([x, w, b, te.compute(x.shape, value, name="Y")])
+    return module_of(x, w, b, te.compute(x.shape, value, name="Y"))
 
 
 def spatial_mean(batch: Extent, channels: int, height: int, width: int) -> tvm.IRModule:
@@ -54,7 +55,7 @@ def spatial_mean(batch: Extent, channels: int, height: int, width: int) -> tvm.I
     axes = [te.reduce_axis((0, extent), name=k) for k, extent in (("k", height), ("m", width))]
     s = te.compute(x.shape[:2], lambda i, c: te.sum(x[i, c, axes[0], axes[1]], axis=axes), name="S")
     y = te.compute(s.shape, lambda i, c: s[i, c] / _const(height * width), name="Y")
-    return _module([x, y])
+    return module_of(x, y)
 
 
 def reference(x: np.ndarray, w: np.ndarray, b: np.ndarray, groups: int) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 import tvm
 from tvm import te, tirx, topi
 
-from .memory_bound import Extent, _f, _max, _module, _sum, _tensors
+from .memory_bound import Extent, _f, _max, _sum, _tensors
+from .tiling import module_of
 
 IGNORED = -100  # the label of rows that do not count
 
@@ -31,13 +32,13 @@ def cross_entropy(
         zero = tirx.const(0, "float32")
         return te.if_then_else(label[i] == tirx.const(IGNORED, labels), zero, value)
 
-    return _module([x, label, te.compute(m.shape, loss, name="Y")])
+    return module_of(x, label, te.compute(m.shape, loss, name="Y"))
 
 
 def argmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the place of the greatest element of each row, the first of several."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, topi.argmax(topi.cast(x, "float32"), axis=1)])
+    return module_of(x, topi.argmax(topi.cast(x, "float32"), axis=1))
 
 
 def top_one(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -47,7 +48,7 @@ def top_one(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule
 
     reducer = first_greatest()
     place, most = te.compute(x.shape[:1], lambda i: reducer((k, _f(x[i, k])), axis=k), name="Y")
-    return _module([x, place, most])
+    return module_of(x, place, most)
 
 
 def first_greatest() -> Any:

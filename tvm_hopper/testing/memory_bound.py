@@ -16,6 +16,8 @@ import numpy as np
 import tvm
 from tvm import te
 
+from .tiling import module_of
+
 Extent = Any  # an int, or a name, which makes a symbolic extent
 EPSILON = 1e-5
 
@@ -24,14 +26,14 @@ def rms_norm(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModul
     """Build Y = X / sqrt(mean(X^2) + e) * W."""
     x, w = _tensors("XW", [(rows, columns), (columns,)], dtype)
     y = _rms(x, x, w, columns, dtype)
-    return _module([x, w, y])
+    return module_of(x, w, y)
 
 
 def add_rms_norm(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build H = X + R and Y, the RMS norm of it."""
     x, r, w = _tensors("XRW", [(rows, columns), (rows, columns), (columns,)], dtype)
     h = te.compute(x.shape, lambda i, j: (_f(x[i, j]) + _f(r[i, j])).astype(dtype), name="H")
-    return _module([x, r, w, h, _rms(h, h, w, columns, dtype)])
+    return module_of(x, r, w, h, _rms(h, h, w, columns, dtype))
 
 
 def _rms(x: Any, again: Any, w: Any, columns: int, dtype: str) -> Any:
@@ -57,7 +59,7 @@ def layer_norm(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRMod
         scale = te.rsqrt(v[i] / _const(columns) + _const(EPSILON))
         return ((_f(x[i, j]) - mean[i]) * scale * _f(w[j]) + _f(b[j])).astype(dtype)
 
-    return _module([x, w, b, te.compute(x.shape, value, name="Y")])
+    return module_of(x, w, b, te.compute(x.shape, value, name="Y"))
 
 
 def softmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -67,7 +69,7 @@ def softmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule
     e = te.compute(x.shape, lambda i, j: te.exp(_f(x[i, j]) - m[i]), name="E")
     s = _sum(x.shape[0], columns, lambda i, k: e[i, k], "S")
     y = te.compute(x.shape, lambda i, j: (e[i, j] / s[i]).astype(dtype), name="Y")
-    return _module([x, y])
+    return module_of(x, y)
 
 
 def log_softmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -78,19 +80,19 @@ def log_softmax(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRMo
     y = te.compute(
         x.shape, lambda i, j: (_f(x[i, j]) - m[i] - te.log(s[i])).astype(dtype), name="Y"
     )
-    return _module([x, y])
+    return module_of(x, y)
 
 
 def row_max(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the greatest element of each row, in float32."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, _max(x.shape[0], columns, lambda i, k: _f(x[i, k]), "Y")])
+    return module_of(x, _max(x.shape[0], columns, lambda i, k: _f(x[i, k]), "Y"))
 
 
 def row_sum(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build the sum of each row, in float32."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, _sum(x.shape[0], columns, lambda i, k: _f(x[i, k]), "Y")])
+    return module_of(x, _sum(x.shape[0], columns, lambda i, k: _f(x[i, k]), "Y"))
 
 
 def row_mean(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -98,7 +100,7 @@ def row_mean(rows: Extent, columns: int, dtype: str = "bfloat16") -> tvm.IRModul
     (x,) = _tensors("X", [(rows, columns)], dtype)
     s = _sum(x.shape[0], columns, lambda i, k: _f(x[i, k]), "S")
     y = te.compute(s.shape, lambda i: (s[i] / _const(columns)).astype(dtype), name="Y")
-    return _module([x, y])
+    return module_of(x, y)
 
 
 def gelu_mul(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -119,20 +121,20 @@ def _gated(rows: Extent, columns: Extent, dtype: str, gate: Callable[[Any], Any]
     x, z = _tensors("XZ", [(rows, columns)] * 2, dtype)
     g = te.compute(x.shape, lambda i, j: gate(_f(x[i, j])), name="G")
     y = te.compute(x.shape, lambda i, j: (g[i, j] * _f(z[i, j])).astype(dtype), name="Y")
-    return _module([x, z, y])
+    return module_of(x, z, y)
 
 
 def copy(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build Y = X."""
     (x,) = _tensors("X", [(rows, columns)], dtype)
-    return _module([x, te.compute(x.shape, lambda i, j: x[i, j], name="Y")])
+    return module_of(x, te.compute(x.shape, lambda i, j: x[i, j], name="Y"))
 
 
 def scale_shift(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
     """Build Y = X * A + B, a factor a row and a summand a column, in float32."""
     x, a, b = _tensors("XAB", [(rows, columns), (rows,), (columns,)], dtype)
     y = te.compute(x.shape, lambda i, j: _f(x[i, j]) * _f(a[i]) + _f(b[j]), name="Y")
-    return _module([x, a, b, y])
+    return module_of(x, a, b, y)
 
 
 def sum_and_difference(rows: Extent, columns: Extent, dtype: str = "bfloat16") -> tvm.IRModule:
@@ -140,7 +142,7 @@ def sum_and_difference(rows: Extent, columns: Extent, dtype: str = "bfloat16") -
     x, z = _tensors("XZ", [(rows, columns)] * 2, dtype)
     p = te.compute(x.shape, lambda i, j: (_f(x[i, j]) + _f(z[i, j])).astype(dtype), name="P")
     d = te.compute(x.shape, lambda i, j: (_f(x[i, j]) - _f(z[i, j])).astype(dtype), name="D")
-    return _module([x, z, p, d])
+    return module_of(x, z, p, d)
 
 
 ROW_REDUCTIONS = {
@@ -230,8 +232,3 @@ def _tensors(names: Sequence[str], shapes: list[tuple[Extent, ...]], dtype: str)
         te.placeholder([extent(x) for x in shape], dtype, name=name)
         for name, shape in zip(names, shapes, strict=True)
     ]
-
-
-def _module(tensors: list[Any]) -> tvm.IRModule:
-    func = te.create_prim_func(tensors)
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})

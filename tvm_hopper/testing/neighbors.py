@@ -15,30 +15,28 @@ import tvm
 from tvm import te
 
 from .pointwise import BLOCK, Extent
+from .tiling import module_of
 
 
-def five_point(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
-    """Build the stencil; A has a row and a column more on each side than C."""
+def five_point(
+    rows: Extent, columns: Extent, dtype: str = "float32", spare: int = 2
+) -> tvm.IRModule:
+    """Build the stencil; A has two rows more than C, and `spare` columns."""
     rows, columns = (te.var(x) if isinstance(x, str) else x for x in (rows, columns))
-    a = te.placeholder((rows + 2, columns + 2), dtype, name="A")
+    a = te.placeholder((rows + 2, columns + spare), dtype, name="A")
 
     def value(i, j):
         around = a(i, j + 1) + a(i + 1, j) + a(i + 1, j + 2) + a(i + 2, j + 1)
         return around * te.const(0.25, dtype) + a(i + 1, j + 1)
 
-    return _module(a, (rows, columns), value)
+    return module_of(a, te.compute((rows, columns), value, name=BLOCK))
 
 
 def transpose(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
     """Build C = A^T; `rows` and `columns` are those of A."""
     rows, columns = (te.var(x) if isinstance(x, str) else x for x in (rows, columns))
     a = te.placeholder((rows, columns), dtype, name="A")
-    return _module(a, (columns, rows), lambda j, i: a(i, j))
-
-
-def _module(a, shape, value) -> tvm.IRModule:
-    func = te.create_prim_func([a, te.compute(shape, value, name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, te.compute((columns, rows), lambda j, i: a(i, j), name=BLOCK))
 
 
 def reference(name: str, a: np.ndarray) -> np.ndarray:

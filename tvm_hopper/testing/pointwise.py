@@ -16,6 +16,8 @@ from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 
+from .tiling import cut, deal_out, module_of
+
 Extent = Any  # an int, or a name, which makes a symbolic extent
 BLOCK = "C"
 
@@ -24,30 +26,25 @@ def exp_add(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModu
     """Build C = exp(A) + B."""
     a = _placeholder((rows, columns), dtype, "A")
     b = te.placeholder(a.shape, dtype, name="B")
-    return _module([a, b], a.shape, lambda *i: te.exp(a(*i)) + b(*i))
+    return module_of(a, b, te.compute(a.shape, lambda *i: te.exp(a(*i)) + b(*i), name=BLOCK))
 
 
 def scale(length: Extent, dtype: str = "float32") -> tvm.IRModule:
     """Build C = 3 A, of one dimension."""
     a = _placeholder((length,), dtype, "A")
-    return _module([a], a.shape, lambda i: a(i) * te.const(3, dtype))
+    return module_of(a, te.compute(a.shape, lambda i: a(i) * te.const(3, dtype), name=BLOCK))
 
 
 def add_row_bias(rows: Extent, columns: Extent, dtype: str = "float32") -> tvm.IRModule:
     """Build C = A + bias, one value of the bias a row, which is read from global memory."""
     a = _placeholder((rows, columns), dtype, "A")
     bias = te.placeholder(a.shape[:1], dtype, name="bias")
-    return _module([a, bias], a.shape, lambda i, j: a(i, j) + bias(i))
+    return module_of(a, bias, te.compute(a.shape, lambda i, j: a(i, j) + bias(i), name=BLOCK))
 
 
 def _placeholder(shape: tuple[Extent, ...], dtype: str, name: str) -> Any:
     extents = [te.var(x) if isinstance(x, str) else x for x in shape]
     return te.placeholder(extents, dtype, name=name)
-
-
-def _module(inputs: list[Any], shape: Any, value: Any) -> tvm.IRModule:
-    func = te.create_prim_func([*inputs, te.compute(shape, value, name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
 
 def reference(name: str, inputs: list[np.ndarray]) -> np.ndarray:
@@ -95,24 +92,14 @@ def schedule(mod: tvm.IRModule, tiling: Tiling) -> s_tir.Schedule:
     node, loops = sch.get(sch.get_sblock(BLOCK)), sch.get_loops(BLOCK)
     rank = len(loops)
     shared = [i for i, region in enumerate(node.reads) if len(region.region) == rank]
-    outer, k0, first = sch.split(loops[0], [None, tiling.steps, tiling.tile[0]])
-    blocks, inner = [outer], [first]
-    for loop, size in zip(loops[1:], tiling.tile[1:], strict=True):
-        tiles, rest = sch.split(loop, [None, size])
-        blocks.append(tiles)
-        inner.append(rest)
-    sch.reorder(*blocks, k0, *inner)
+    blocks, k0, inner = cut(sch, loops, tiling.tile, tiling.steps)
     for loop, axis in zip(reversed(blocks), ("x", "y", "z"), strict=False):
         sch.bind(loop, f"blockIdx.{axis}")
     for index in shared[: tiling.num_shared]:
         copy = sch.cache_read(BLOCK, index, "shared.dyn")
         sch.compute_at(copy, k0)
         hs.async_copy(sch, copy, tiling.load, tiling.swizzle)
-    elements = sch.fuse(*inner) if rank > 1 else inner[0]
-    _, thread, vector = sch.split(elements, [None, tiling.threads, tiling.vector])
-    sch.bind(thread, "threadIdx.x")
-    if tiling.vector > 1:
-        sch.vectorize(vector)
+    deal_out(sch, inner, tiling.threads, tiling.vector)
     if tiling.store is not None:
         out = sch.cache_write(BLOCK, 0, "shared.dyn")
         sch.reverse_compute_at(out, k0)

@@ -106,7 +106,6 @@ class Drawn:
     """Tensors of a program of `ragged`, by name, and which rows of the result it stores.
 
     - `tensors` (dict): small integers; the result holds `untouched` everywhere.
-    - `result`: name of the result.
     - `want` (ndarray): in float64, and `untouched` in rows of no group.
     """
 

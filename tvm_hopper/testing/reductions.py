@@ -13,6 +13,8 @@ from tvm import s_tir, te, tirx
 
 from tvm_hopper import schedule as hs
 
+from .tiling import module_of
+
 BLOCK = "S"
 
 
@@ -46,8 +48,7 @@ def columns(
             (parts, width), lambda n, j: reduce(x[n * (rows // parts) + i, j], axis=i), name="part"
         )
         s = te.compute((width,), lambda j: reduce(part[p, j], axis=p), name=BLOCK)
-    func = te.create_prim_func([x, s])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(x, s)
 
 
 @dataclass(frozen=True)

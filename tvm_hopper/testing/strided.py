@@ -12,6 +12,8 @@ from tvm import s_tir, te
 
 from tvm_hopper import schedule as hs
 
+from .tiling import cut, module_of
+
 SLICE = "X"
 
 
@@ -40,9 +42,7 @@ def rows(
         lambda *i: a(*(v * by + start for v, by, start in zip(i, steps, starts, strict=True))),
         name=SLICE,
     )
-    b = te.compute(sizes, lambda *i: x(*i) + x(*i), name="B")
-    func = te.create_prim_func([a, b])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, te.compute(sizes, lambda *i: x(*i) + x(*i), name="B"))
 
 
 def schedule(
@@ -57,14 +57,7 @@ def schedule(
 ) -> s_tir.Schedule:
     """Schedule it: blocks over tiles, a loop over steps, and in it a tile in; threads store."""
     sch = s_tir.Schedule(mod)
-    loops = sch.get_loops("B")
-    outer, k0, inside = sch.split(loops[0], [None, steps, tile[0]])
-    blocks, inner = [outer], [inside]
-    for loop, size in zip(loops[1:], tile[1:], strict=True):
-        tiles, rest = sch.split(loop, [None, size])
-        blocks.append(tiles)
-        inner.append(rest)
-    sch.reorder(*blocks, k0, *inner)
+    blocks, k0, inner = cut(sch, sch.get_loops("B"), tile, steps)
     sch.bind(sch.fuse(*blocks), "blockIdx.x")
     sch.set_scope(SLICE, 0, "shared.dyn")
     sch.compute_at(SLICE, k0)

@@ -18,6 +18,8 @@ from tvm.script import tirx as T
 
 from tvm_hopper import schedule as hs
 
+from .tiling import module_of
+
 BLOCK = "C"
 LANES, SIDE = 32, 16  # lanes of a warp; rows and columns of a fragment
 ABBREVIATIONS = {
@@ -46,8 +48,7 @@ def matmul(
         other = b[j, r] if transposed else b[r, j]
         return te.sum(a[i, r].astype(out_dtype) * other.astype(out_dtype), axis=r)
 
-    func = te.create_prim_func([a, b, te.compute((m, n), term, name=BLOCK)])
-    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return module_of(a, b, te.compute((m, n), term, name=BLOCK))
 
 
 def reference(a: np.ndarray, b: np.ndarray, transposed: bool = False) -> np.ndarray:
@@ -226,41 +227,35 @@ def _multiply(kind: ProductKind) -> tuple[Any, Any]:
             dtype=out_dtype,
         )
 
-    @T.prim_func(s_tir=True)
-    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
-        B = T.match_buffer(b, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
-        C = T.match_buffer(
-            c, (LANES, out_size), out_dtype, align=64, offset_factor=16, scope="warp"
-        )
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:out_size], A[0:LANES, 0:size], B[0:LANES, 0:size])
-            T.writes(C[0:LANES, 0:out_size])
-            for i, j, k in T.grid(SIDE, SIDE, depth):
-                with T.sblock("multiply"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    a_lane, a_local = T.meta_var(place(vi, vk))
-                    b_lane, b_local = T.meta_var(b_index(vk, vj))
-                    c_lane, c_local = T.meta_var(narrow_place(vi, vj))
-                    T.reads(C[c_lane, c_local], A[a_lane, a_local], B[b_lane, b_local])
-                    T.writes(C[c_lane, c_local])
-                    C[c_lane, c_local] += widen(A[a_lane, a_local]) * widen(B[b_lane, b_local])
+    def build(is_instruction: bool) -> Any:
+        @T.prim_func(s_tir=True)
+        def func(a: T.handle, b: T.handle, c: T.handle) -> None:
+            A = T.match_buffer(a, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
+            B = T.match_buffer(b, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
+            C = T.match_buffer(
+                c, (LANES, out_size), out_dtype, align=64, offset_factor=16, scope="warp"
+            )
+            with T.sblock("root"):
+                T.reads(C[0:LANES, 0:out_size], A[0:LANES, 0:size], B[0:LANES, 0:size])
+                T.writes(C[0:LANES, 0:out_size])
+                if is_instruction:
+                    for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                        T.evaluate(half(A, B, C, lane, 0))
+                        T.evaluate(half(A, B, C, lane, 1))
+                else:
+                    for i, j, k in T.grid(SIDE, SIDE, depth):
+                        with T.sblock("multiply"):
+                            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                            at_a = T.meta_var(place(vi, vk))
+                            at_b = T.meta_var(b_index(vk, vj))
+                            at_c = T.meta_var(narrow_place(vi, vj))
+                            T.reads(C[at_c], A[at_a], B[at_b])
+                            T.writes(C[at_c])
+                            C[at_c] = C[at_c] + widen(A[at_a]) * widen(B[at_b])
 
-    @T.prim_func(s_tir=True)
-    def instruction(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
-        B = T.match_buffer(b, (LANES, size), dtype, align=64, offset_factor=16, scope="warp")
-        C = T.match_buffer(
-            c, (LANES, out_size), out_dtype, align=64, offset_factor=16, scope="warp"
-        )
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:out_size], A[0:LANES, 0:size], B[0:LANES, 0:size])
-            T.writes(C[0:LANES, 0:out_size])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(half(A, B, C, lane, 0))
-                T.evaluate(half(A, B, C, lane, 1))
+        return func
 
-    return description, instruction
+    return build(False), build(True)
 
 
 def _fill(kind: ProductKind) -> tuple[Any, Any]:

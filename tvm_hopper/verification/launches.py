@@ -25,8 +25,7 @@ from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.leave_out import of_kernel
 from tvm_hopper.sim.options import DEFAULT_OPTIONS, RunOptions, Shortcuts
 from tvm_hopper.sim.timeline.events import TimelineEvent
-from tvm_hopper.sim.tir import PROMISED
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import PROMISED, nodes_in
 from tvm_hopper.verification.program import Program
 
 Rest = Callable[[int, str], np.ndarray | None]  # (launch, tensor) -> bytes
@@ -69,14 +68,7 @@ def ways_to_call(program: Program, values: Mapping[str, Any], num_sms: int) -> t
 
     Workspaces between kernels are the same memory, whether the caller or an allocator provides it.
     """
-    allocations: list[Any] = []
-
-    def visit(text: ir.StringImm) -> None:
-        if text.value == ALLOCATOR:
-            allocations.append(text)
-
-    walk_nodes(program.host.body, [(ir.StringImm, visit)])
-    if not allocations:
+    if not any(text.value == ALLOCATOR for text in nodes_in(program.host.body, ir.StringImm)):
         return (False,)
     without, having = (
         [x.kernel for x in run_host(program.host, values, num_sms, program.arch, way)]

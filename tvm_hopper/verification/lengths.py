@@ -25,7 +25,6 @@ WAYS = ("equal", "ragged", "one")
 class Lengths:
     """One tensor that says how long loops are.
 
-    - `place`: of the parameter.
     - `rises`: whether differences of neighbours are lengths.
     - `limit`: the largest element.
     - `outputs`: parameters of whose rows a call may leave some as they are.

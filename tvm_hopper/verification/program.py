@@ -12,8 +12,7 @@ from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import DEFAULT_ARCH, Arch
 from tvm_hopper.sim.implied import spell_out
 from tvm_hopper.sim.launch.signature import Argument, signature
-from tvm_hopper.sim.tir import arch_of_kernel, short_name
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import arch_of_kernel, nodes_in, short_name
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ class Program:
 
     def multiplies(self, kind: str) -> bool:
         """Tell whether a kernel has a WGMMA of a kind that PTX names: "tf32", "fp8"."""
-        calls: list[ir.Call] = []
-        for kernel in self.kernels.values():
-            walk_nodes(kernel.body, [(ir.Call, calls.append)], order="pre")
+        calls = [x for kernel in self.kernels.values() for x in nodes_in(kernel.body, ir.Call)]
         return any(f"wgmma_{kind}_" in short_name(call) for call in calls)
 
 

@@ -36,7 +36,6 @@ POOL = 1 << 20
 class SpecialNumbers:
     """Fills arguments for one draw.
 
-    - `draw`: number of the draw.
     - `axes`: axes that are reduced, by argument; a float argument that is missing gets normal
       numbers.
     - `signs`: 1 if the program looks for maxima, -1 for minima; both, used alternately, if unknown.

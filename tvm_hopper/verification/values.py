@@ -34,8 +34,7 @@ from tvm_hopper.sim.kernel_code import touched_tensors
 from tvm_hopper.sim.kinds.flow import flow_of
 from tvm_hopper.sim.kinds.representatives import Representatives, representatives
 from tvm_hopper.sim.launch.arguments import complete
-from tvm_hopper.sim.tir import short_name
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import nodes_in, short_name
 from tvm_hopper.verification.case import Case
 from tvm_hopper.verification.compare import Comparison, compare
 from tvm_hopper.verification.numbers import Numbers, blank_memory, choose_numbers
@@ -404,9 +403,7 @@ def _outside(found: Outside) -> Finding:
 
 def _adds(func: Any) -> bool:
     """Return whether a kernel adds to memory: then an element may be the work of several CTAs."""
-    calls: list[Any] = []
-    walk_nodes(func.body, [(ir.Call, calls.append)], order="pre")
-    names = {short_name(call).rpartition(".")[2] for call in calls}
+    names = {short_name(call).rpartition(".")[2] for call in nodes_in(func.body, ir.Call)}
     return any(ADDING.match(name) for name in names)
 
 

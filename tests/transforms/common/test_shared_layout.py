@@ -42,18 +42,6 @@ def test_index_is_where_the_hardware_puts_an_element(layout):
 
 
 @pytest.mark.parametrize("layout", [*layouts()], ids=lambda x: f"{x.dtype}-{x.swizzle}-{x.rows}")
-def test_sixteen_bytes_stay_neighbors(layout):
-    run = 16 // dtype_bytes(layout.dtype)
-    for row in range(layout.rows):
-        for column in range(0, layout.columns, run):
-            first = flat(layout, layout.index(row, column))
-            assert first % 16 == 0
-            for step in range(run):
-                there = flat(layout, layout.index(row, column + step))
-                assert there == first + step * dtype_bytes(layout.dtype)
-
-
-@pytest.mark.parametrize("layout", [*layouts()], ids=lambda x: f"{x.dtype}-{x.swizzle}-{x.rows}")
 def test_expressions_and_ints_agree(layout):
     exprs = layout.index(tirx.Var("row", "int32"), tirx.Var("column", "int32"))
     for row, column in ((0, 0), (1, 5), (layout.rows - 1, layout.columns - 1)):

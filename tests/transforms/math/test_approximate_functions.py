@@ -10,6 +10,7 @@ from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, pipeline, schedule as hs
 from tvm_hopper.codegen_patches.approximations import IN_TURNS
 from tvm_hopper.requests.keys import FUNCTIONS
+from tvm_hopper.testing.tiling import product_of
 from tvm_hopper.transforms.common.explain_notes import RemarkNote, read_notes
 from tvm_hopper.transforms.math.approximate_functions import approximate_functions
 
@@ -103,13 +104,7 @@ def test_columns_take_turns_at_the_chips_reciprocal():
 @pytest.mark.parametrize("form", ["untransposed", "transposed"])
 def test_indices_stand_in_front_of_names_in_a_value(form):
     # TVM's CommonSubexprElim used them behind such a name before they were there
-    a, b = (te.placeholder((64, 64), "float16", name=x) for x in "AB")
-    k = te.reduce_axis((0, 64), "k")
-    total = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k),
-        name="C",
-    )
+    a, b, total = product_of(64, 64, 64)
     half = te.const(0.5, "float32")
     out = te.compute((64, 64), lambda i, j: te.tanh(half * total[i, j]).astype("float16"), name="D")
     plain = te.create_prim_func([a, b, out])

@@ -8,6 +8,7 @@ from tvm import s_tir, te
 from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, schedule as hs
 from tvm_hopper.simulation import verify
+from tvm_hopper.testing.tiling import product_of
 from tvm_hopper.transforms.prepare.compact_tiles import CompactTiles, plan_tiles
 
 KERNEL = """
@@ -78,10 +79,7 @@ def test_registers_that_each_thread_has_at_another_place_stay():
 
 
 def test_an_epilogue_with_a_condition_of_its_own():
-    a, b = te.placeholder((72, 64), "float16", "A"), te.placeholder((72, 64), "float16", "B")
-    k = te.reduce_axis((0, 64), "k")
-    term = lambda i, j: te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k)  # noqa: E731
-    c = te.compute((72, 72), term, name="C")
+    a, b, c = product_of(72, 72, 64)
     half = lambda i, j: te.if_then_else(j < 36, c[i, j], c[i, j] * 3)  # noqa: E731
     plain = te.create_prim_func([a, b, te.compute((72, 72), half, name="D")])
     sch = s_tir.Schedule(plain)

@@ -114,8 +114,8 @@ def roles(func):
 
 
 def calls(part):
-    """Return the calls of channels in a role, by name and channel, in order."""
-    return [(x.name.removeprefix("tvm_hopper."), x.channel) for x in find_calls(part)]
+    """Name the calls of channels in a role, each with its channel, in order."""
+    return ", ".join(f"{x.name.removeprefix('tvm_hopper.')} {x.channel}" for x in find_calls(part))
 
 
 def test_a_producer_loads_and_consumers_do_the_rest():
@@ -165,10 +165,8 @@ def test_slots_are_given_back_behind_their_last_reader():
     changes = (block, reader + other), ("[0, 0, 1]", "[0, 0, 1, 1]"), ("[0, 1, 2]", "[0, 1, 2, 3]")
     got = run(parse(BEFORE, *changes), PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
-    each = [("await_free", 0), ("fill_slot", 0), ("await_free", 1), ("fill_slot", 1)]
-    assert calls(producer) == each
-    back = [("await_filled", 0), ("free_slot", 0), ("await_filled", 1), ("free_slot", 1)]
-    assert calls(consumer) == back
+    assert calls(producer) == "await_free 0, fill_slot 0, await_free 1, fill_slot 1"
+    assert calls(consumer) == "await_filled 0, free_slot 0, await_filled 1, free_slot 1"
     releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
     notes = [[*map(int, x.annotations["tvm_hopper.release"])] for x in releases]
     assert notes == [[0, 8], [0, 2]], "each warp that reads, and each warp group that multiplies"
@@ -182,43 +180,22 @@ def test_operations_that_follow_one_another_are_one_group():
     stages = ("[0, 0, 1]", "[0, 1, 2, 2]"), ("[0, 1, 2]", "[0, 1, 2, 3]"), ("=[0])", "=[0, 1])")
     got = run(parse(BEFORE, (block, first + second), *stages), PlanRingBuffers(), SpecializeWarps())
     _, consumer = roles(got)
-    awaited = [("await_filled", 0), ("await_filled", 1)]
-    assert calls(consumer) == [*awaited, ("free_slot", 0), ("free_slot", 1)]
+    assert calls(consumer) == "await_filled 0, await_filled 1, free_slot 0, free_slot 1"
 
 
 def test_loads_of_two_loops_go_to_one_producer():
     got = run(parse(BEFORE, SECOND), PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
-    assert calls(producer) == [
-        ("await_free", 0),
-        ("fill_slot", 0),
-        ("await_free", 1),
-        ("fill_slot", 1),
-    ]
-    assert calls(consumer) == [
-        ("await_filled", 0),
-        ("free_slot", 0),
-        ("await_filled", 1),
-        ("free_slot", 1),
-    ]
+    assert calls(producer) == "await_free 0, fill_slot 0, await_free 1, fill_slot 1"
+    assert calls(consumer) == "await_filled 0, free_slot 0, await_filled 1, free_slot 1"
 
 
 def test_a_load_outside_of_loops_is_the_producer_s_too():
     """Its slot is given back behind the last statement, which may read it."""
     got = run(parse(BEFORE, *OUTSIDE), PlanRingBuffers(), SpecializeWarps())
     producer, consumer = roles(got)
-    assert calls(producer) == [
-        ("await_free", 0),
-        ("fill_slot", 0),
-        ("await_free", 1),
-        ("fill_slot", 1),
-    ]
-    assert calls(consumer) == [
-        ("await_filled", 0),
-        ("await_filled", 1),
-        ("free_slot", 1),
-        ("free_slot", 0),
-    ]
+    assert calls(producer) == "await_free 0, fill_slot 0, await_free 1, fill_slot 1"
+    assert calls(consumer) == "await_filled 0, await_filled 1, free_slot 1, free_slot 0"
 
 
 def test_each_role_keeps_the_loops_around_its_statements():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -136,6 +137,16 @@ def remove(path: str | Path) -> None:
     """Remove the files of an artifact; the folder stays, since TVM's callback expects one."""
     for name in (MANIFEST, HOST, DEVICE):
         (folder_of(path) / name).unlink(missing_ok=True)
+
+
+def load_checked(path: str | Path) -> tuple[Callable[..., Any], Manifest]:
+    """Load copies of the checked files: others may write to the artifact's folder."""
+    files = read_files(path)
+    manifest = parse(files[MANIFEST])
+    with tempfile.TemporaryDirectory() as folder:
+        for name in manifest.digests:
+            Path(folder, name).write_bytes(files[name])
+        return load(Path(folder), manifest), manifest
 
 
 def load(folder: Path, manifest: Manifest) -> Callable[..., Any]:

@@ -14,11 +14,8 @@ Before that each result is compared with that of a reference: the program as TVM
 from __future__ import annotations
 
 import math
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,22 +49,6 @@ Function = Callable[..., Any]
 Arguments = tuple[artifact.TensorArgument, ...]
 
 
-@contextmanager
-def loaded(paths: Sequence[str]) -> Iterator[list[tuple[Function, artifact.Manifest]]]:
-    """Load artifacts whose arguments are the same; what was checked is what is loaded."""
-    with tempfile.TemporaryDirectory() as folder:
-        functions = []
-        for number, path in enumerate(paths):
-            files = artifact.read_files(path)
-            manifest = artifact.check(path, files)
-            place = Path(folder, str(number))
-            place.mkdir()
-            for name in manifest.digests:
-                (place / name).write_bytes(files[name])
-            functions.append((artifact.load(place, manifest), manifest))
-        yield functions
-
-
 def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
     """Compare the artifacts of a request.
 
@@ -80,19 +61,19 @@ def answer(bench: Any, request: dict[str, Any]) -> dict[str, Any]:
     """
     reference = request.get("reference")
     paths = [*request["contest"], *([reference] if reference else [])]
-    with loaded(paths) as loaded_functions:
-        arguments = loaded_functions[0][1].arguments
-        for path, (_, manifest) in zip(paths, loaded_functions, strict=True):
-            if _shapes(manifest.arguments) != _shapes(arguments):
-                raise HopperError(f"contest: found other arguments in {path}; need the same ones")
-        functions = [function for function, _ in loaded_functions[: len(request["contest"])]]
-        contest = Contest(bench, arguments)
-        verdicts = contest.compare(functions, loaded_functions[-1][0] if reference else None)
-        sound = [f for f, (v, _) in zip(functions, verdicts, strict=True) if v != "wrong"]
-        name, call = library.find(request.get("library"), arguments)
-        if call is not None:
-            sound.append(call)
-        times = contest.times(sound) if sound else {"sustained": [], "single": []}
+    loaded = [artifact.load_checked(path) for path in paths]
+    arguments = loaded[0][1].arguments
+    for path, (_, manifest) in zip(paths, loaded, strict=True):
+        if _shapes(manifest.arguments) != _shapes(arguments):
+            raise HopperError(f"contest: found other arguments in {path}; need the same ones")
+    functions = [function for function, _ in loaded[: len(request["contest"])]]
+    contest = Contest(bench, arguments)
+    verdicts = contest.compare(functions, loaded[-1][0] if reference else None)
+    sound = [f for f, (v, _) in zip(functions, verdicts, strict=True) if v != "wrong"]
+    name, call = library.find(request.get("library"), arguments)
+    if call is not None:
+        sound.append(call)
+    times = contest.times(sound) if sound else {"sustained": [], "single": []}
     reply: dict[str, Any] = {"verdicts": verdicts, "library": name}
     for way, rows in times.items():
         rest = iter(rows)
@@ -108,7 +89,6 @@ class Contest:
     """Functions of the same arguments on the GPU of this process.
 
     - `bench` (GpuBench): with the driver, and what measurements share.
-    - `arguments`: of each function.
     """
 
     def __init__(self, bench: Any, arguments: Arguments) -> None:

@@ -17,7 +17,7 @@ def find(
 ) -> tuple[str, Callable[..., Any] | None]:
     """Return the name of a library and a call of its product; an empty name where there is none.
 
-    - `asked` (mapping): `majors`: of A and of B, whether the sum runs along their rows ("k") or not
+    - `request`: its `majors` tell of A and of B whether the sum runs along their rows ("k") or not
       ("mn"). None: the function is no plain product.
     - `arguments`: A, B and the output.
     """

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import math
 import statistics
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from tvm_hopper.errors import HopperError
@@ -35,18 +33,12 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 12  # of an output, that are looked at
 FEWEST, MOST, SECONDS = 7, 40, 0.03  # repeats, and how long they may take together
 
 
-def answerer(settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], Any]:
+def answerer(_settings: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], Any]:
     """Return what measures one artifact a request; the device is tried first."""
     from tvm_hopper.integration import autoload
 
     autoload.register()
-    if settings.get("device", "cuda") == "cpu":
-        from .host_bench import HostBench
-
-        bench: Any = HostBench()
-    else:
-        bench = open_gpu()
-
+    bench = open_gpu()
     loaded: list[Loaded] = []
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -77,14 +69,8 @@ class Loaded:
 def load(request: dict[str, Any]) -> Loaded:
     """Load the artifact of a request: `artifact`, a path, and `arguments`, as MetaSchedule's."""
     begin = time.perf_counter()
-    files = artifact.read_files(request["artifact"])
-    manifest = artifact.check(request["artifact"], files)
+    function, manifest = artifact.load_checked(request["artifact"])
     arguments = given_arguments(manifest, request.get("arguments"))
-    # Copies of the checked files are loaded: others may write to the artifact's folder.
-    with tempfile.TemporaryDirectory() as folder:
-        for name in manifest.digests:
-            Path(folder, name).write_bytes(files[name])
-        function = artifact.load(Path(folder), manifest)
     repeats = int(request["repeats"]) if request.get("repeats") else None
     return Loaded(function, arguments, repeats, time.perf_counter() - begin)
 

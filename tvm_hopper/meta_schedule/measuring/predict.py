@@ -43,7 +43,6 @@ def predicted_seconds(host: tvm.IRModule | None, arguments: Sequence[TensorArgum
 
     - `host`: the lowered host functions, with what was noted of our kernels; None where there are
       none.
-    - `arguments`: what it is called with.
     """
     functions = host.functions.values() if host is not None else ()
     noted = [notes for func in functions if (notes := read_notes(func)) is not None]

@@ -8,9 +8,11 @@ but break, whosesoever fault it is. With none left, every task fails at once.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +25,20 @@ CLOSE_SECONDS = 5.0
 NOT_TRIED = "not tried: "  # begins the error of a task that no worker has had
 MOST_VANISHED = 5  # workers that may go away over one task
 UNJUDGED = 4  # times as often may a worker break where no other one has checked its tasks
+
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def close_at_exit(owner: Any) -> None:
+    """Close a builder or a runner that is still there when Python ends."""
+    _open.add(owner)
+
+
+@atexit.register
+def _close_all() -> None:
+    for owner in list(_open):
+        owner.close()
 
 
 def _not_tried(message: str) -> dict[str, Any]:

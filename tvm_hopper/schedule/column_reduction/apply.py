@@ -42,7 +42,7 @@ from tvm_hopper.schedule.memory_bound.tiles import first_of_row, flat, sum_bytes
 from tvm_hopper.schedule.row_reduction.apply import schedule_rest
 from tvm_hopper.schedule.row_reduction.config import RowReductionConfig, of_partial
 
-from .config import ColumnReductionConfig
+from .config import ColumnReductionConfig, config_of
 from .model import ColumnTile, ColumnWork, choose_columns, choose_group
 from .recognize import ColumnProgram, check_apart, find_columns
 from .recognize_strips import find_strips
@@ -98,7 +98,6 @@ def chosen_columns(
     """Return what `column_reduction` does with a program: a configuration with nothing left open.
 
     - `sch`: as for `column_reduction`; left as it is.
-    - `config`: what is decided already.
     - raises ScheduleError: the same as from `column_reduction`.
     """
     return RULE.chosen(sch, config)
@@ -142,7 +141,7 @@ def _apply(program: MemoryProgram, given: ColumnReductionConfig) -> ColumnReduct
     for one in partial:
         _split_rows(sch, one, tile)
     _first_kernel(sch, partial, loads, tile, text)
-    return tile.config
+    return config_of(tile)
 
 
 def _group(reductions: list[Part], given: ColumnReductionConfig) -> int | None:

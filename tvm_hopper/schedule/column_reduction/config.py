@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
@@ -66,8 +67,19 @@ class ColumnReductionConfig(GivenFields):
             found = f"group={self.group} next to {beside[0]}="
             raise cannot_schedule(where, found, "group= alone: no columns are left then")
         if self.threads is not None and self.rows is not None:
-            count = self.threads * self.rows
-            if count > MAX_THREADS or count % THREADS_PER_WARP:
-                found = f"{self.threads} x {self.rows} = {count} threads of a thread block"
-                need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
-                raise cannot_schedule(where, found, need)
+            check_threads(self.threads, self.rows)
+
+
+def check_threads(threads: int, rows: int) -> None:
+    """Refuse thread blocks that are too large, or no whole warps."""
+    count = threads * rows
+    if count > MAX_THREADS or count % THREADS_PER_WARP:
+        found = f"{threads} x {rows} = {count} threads of a thread block"
+        need = f"a multiple of {THREADS_PER_WARP}, at most {MAX_THREADS}"
+        raise cannot_schedule("ColumnReductionConfig", found, need)
+
+
+def config_of(tile: Any) -> ColumnReductionConfig:
+    """Return how columns were distributed as a request: a schedule with it is this one."""
+    names = ("threads", "rows", "flight", "blocks", "vector")
+    return ColumnReductionConfig(**{name: getattr(tile, name) for name in names})

@@ -15,7 +15,7 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import MOST_BLOCKS_PER_SM
 from tvm_hopper.requests.targets import chip_of_target
 
-from .config import MOST_FLIGHT, ColumnReductionConfig
+from .config import MOST_FLIGHT, ColumnReductionConfig, check_threads
 
 THREADS = 256  # of a thread block
 BLOCKS_PER_SM = 4
@@ -38,17 +38,6 @@ class ColumnTile:
     vector: int  # columns of a thread
     flight: int  # rows that it loads at once
     blocks: int  # thread blocks that share a strip of columns
-
-    @property
-    def config(self) -> ColumnReductionConfig:
-        """The same as a request: a schedule with it is this one."""
-        return ColumnReductionConfig(
-            threads=self.threads,
-            rows=self.rows,
-            flight=self.flight,
-            blocks=self.blocks,
-            vector=self.vector,
-        )
 
     @property
     def blocks_per_sm(self) -> int:
@@ -89,12 +78,7 @@ def choose_columns(work: ColumnWork, given: ColumnReductionConfig) -> tuple[Colu
     vectors = -(-work.columns // work.vector)
     threads = given.threads or _threads(vectors, given.rows)
     rows = given.rows or max(1, THREADS // threads)
-    if threads * rows % THREADS_PER_WARP or threads * rows > 1024:
-        raise cannot_schedule(
-            "ColumnReductionConfig",
-            f"{threads} x {rows} = {threads * rows} threads of a thread block",
-            f"a multiple of {THREADS_PER_WARP}, at most 1024",
-        )
+    check_threads(threads, rows)
     if work.rows is not None and given.rows is None and 2 * rows > work.rows:
         rows, threads = 1, given.threads or max(threads, THREADS_PER_WARP)
     wide = ROWS_IN_FLIGHT_PER_THREAD * 16 // max(1, work.vector * work.loaded)

@@ -36,7 +36,7 @@ def find_columns(parts: list[Part]) -> ColumnProgram:
     if not reductions:
         fix = "schedule elementwise programs by hs.pointwise"
         raise cannot_schedule("column_reduction", "no block with a reduction axis", "one", fix)
-    first, *others = [(p, _extents(p.reduced), _extents(p.spatial)) for p in reductions]
+    first, *others = [(p, extents_of(p.reduced), extents_of(p.spatial)) for p in reductions]
     for part, rows, columns in others:
         if not same_extents(rows, first[1]) or not same_extents(columns, first[2]):
             raise cannot_schedule(
@@ -81,7 +81,7 @@ def _check(part: Part, made: list[Any]) -> None:
     where = f"block {part.name}"
     variables = [x.var for x in part.by_column]
     if any(ir.static_int(x.dom.extent) is None for x in part.spatial):
-        found = f"{times(_extents(part.spatial))} columns"
+        found = f"{times(extents_of(part.spatial))} columns"
         raise cannot_schedule(where, found, "a number that is known", "make it static")
     if all(ir.static_int(x.dom.extent) == 1 for x in part.reduced):
         fix = "leave the reduction out: elements are for hs.pointwise"
@@ -96,11 +96,17 @@ def _check(part: Part, made: list[Any]) -> None:
             f"[{', '.join(v.name for v in variables)}]: rows first, columns last",
             "reductions of the last dimension are for hs.row_reduction",
         )
+    check_types(part)
+
+
+def check_types(part: Part) -> None:
+    """Refuse reductions in other types than `SUMS`."""
     for dtype in map(ir.dtype_of, part.outputs):
         if dtype not in SUMS:
-            fix = "cast the input to float32 before it is reduced"
-            raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(SUMS), fix)
+            found, fix = f"a reduction in {dtype}", "cast the input to float32 before it is reduced"
+            raise cannot_schedule(f"block {part.name}", found, " or ".join(SUMS), fix)
 
 
-def _extents(axes: Any) -> tuple[Any, ...]:
+def extents_of(axes: Any) -> tuple[Any, ...]:
+    """Return the extents of some axes of a block."""
     return tuple(x.dom.extent for x in axes)

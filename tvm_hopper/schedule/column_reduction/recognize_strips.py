@@ -26,7 +26,7 @@ from tvm_hopper.schedule.memory_bound.program import (
     times,
 )
 
-from .recognize import SUMS
+from .recognize import check_types, extents_of
 
 
 class Kind(Enum):
@@ -81,8 +81,8 @@ def find_strips(parts: list[Part], one_pass: bool = False) -> StripProgram | Non
     if place is None:
         return None
     first = reductions[0]
-    spatial = _extents(first.spatial)
-    outer, reduced, kept = spatial[:place], _extents(_longer(first.reduced)), spatial[place:]
+    spatial = extents_of(first.spatial)
+    outer, reduced, kept = spatial[:place], extents_of(_longer(first.reduced)), spatial[place:]
     kinds = {p.name: _kind(p, outer, reduced, kept) for p in parts}
     is_one_pass = not outer and Kind.ELEMENT not in kinds.values()
     if is_one_pass and not one_pass and len(group_reductions(parts)) == 1:
@@ -151,7 +151,7 @@ def _read_kind(load: Any, part: Part, program: StripProgram) -> Kind | None:
 def _is_at(access: Any, part: Part, axes: list[Any]) -> bool:
     """Tell an access of a whole tensor by variables in their order, each along its dimension."""
     extents = [x for x in load_shape(access) if not ir.is_const(x, 1)]
-    if not same_extents(extents, _extents(axes)):
+    if not same_extents(extents, extents_of(axes)):
         return False
     return is_plain(access, [x.var for x in axes]) or is_numbered(access, part, axes)
 
@@ -171,9 +171,9 @@ def _find_place(part: Part) -> int | None:
 
 
 def _kind(part: Part, outer: Any, reduced: Any, kept: Any) -> Kind | None:
-    own = _extents(part.spatial)
+    own = extents_of(part.spatial)
     if part.reduced:
-        same = same_extents(_extents(_longer(part.reduced)), reduced)
+        same = same_extents(extents_of(_longer(part.reduced)), reduced)
         return Kind.REDUCTION if same and same_extents(own, (*outer, *kept)) else None
     if same_extents(own, (*outer, *reduced, *kept)):
         return Kind.ELEMENT
@@ -184,14 +184,11 @@ def _check_part(part: Part, parts: list[Part], program: StripProgram) -> None:
     where, kind = f"block {part.name}", program.kinds[part.name]
     shape = f"{times(program.reduced)} elements of each of {times(program.kept)} columns"
     if kind is None or not _stores_own(part):
-        found = f"a result of {times(_extents(part.spatial))} elements next to {shape}"
+        found = f"a result of {times(extents_of(part.spatial))} elements next to {shape}"
         need = "one value for each element, or one for each column"
         raise cannot_schedule(where, found, need, SEPARATE)
     if part.reduced:
-        for dtype in map(ir.dtype_of, part.outputs):
-            if dtype not in SUMS:
-                fix = "cast the input to float32 before it is reduced"
-                raise cannot_schedule(where, f"a reduction in {dtype}", " or ".join(SUMS), fix)
+        check_types(part)
     outer, reduced, kept = program.groups(part)
     made = {x: p for p in parts for x in p.outputs}
     for load in part.loads:
@@ -217,7 +214,3 @@ def _stores_own(part: Part) -> bool:
 
 def _longer(axes: Any) -> tuple[Any, ...]:
     return tuple(x for x in axes if not ir.is_const(x.dom.extent, 1))
-
-
-def _extents(axes: Any) -> tuple[Any, ...]:
-    return tuple(x.dom.extent for x in axes)

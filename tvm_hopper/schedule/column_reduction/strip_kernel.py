@@ -63,7 +63,6 @@ class StripKernel:
     def schedule(self, parts: list[Part], reads: list[Read], columns: list[Read]) -> Any:
         """Schedule blocks; return the loop over thread blocks.
 
-        - `parts`: in order.
         - `reads`, `columns`: tensors that have a value for each element, and for each column.
         """
         sch, outputs = self.sch, results(self.sch, parts)

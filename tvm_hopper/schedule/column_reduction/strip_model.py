@@ -100,8 +100,6 @@ def least_cycles(work: StripWork) -> float:
 def cycles_of_sums(work: StripWork, count: int, in_flight: int) -> float:
     """Estimate the cycles of thread blocks that leave sums of rows, and of what combines them.
 
-    - `work`: the program.
-    - `count`: thread blocks.
     - `in_flight`: bytes that one of them has requested.
     """
     model = model_of_target()

@@ -24,7 +24,7 @@ from tvm_hopper.schedule.memory_bound.inline import inline_parts
 from tvm_hopper.schedule.memory_bound.program import MemoryProgram, Part, block_names, results
 from tvm_hopper.schedule.memory_bound.tiles import sum_bytes, whole_vector
 
-from .config import ColumnReductionConfig
+from .config import ColumnReductionConfig, config_of
 from .model import ColumnTile
 from .recognize import ColumnProgram
 from .recognize_strips import Kind, StripProgram, find_strip_reads, find_strips, group_reductions
@@ -42,7 +42,6 @@ def schedule_strips(
 
     - `program`: changed in place, as its schedule is.
     - `strips`: the kinds of its blocks, and extents.
-    - `given`: fields that are fixed.
     """
     if given.group is not None:
         found, need = f"group={given.group}", "a reduction of all elements to one value"
@@ -52,18 +51,11 @@ def schedule_strips(
     sch = program.sch
     groups = group_reductions(parts)
     choice = choose_strips(_count_work(sch, parts, strips, groups, given), given)
-    tile = choice.tile
-    if tile.blocks == 1:
+    if choice.tile.blocks == 1:
         _make_kernel(sch, parts, strips, choice)
     else:
         _share_columns(program, strips, groups, choice)
-    return ColumnReductionConfig(
-        threads=tile.threads,
-        rows=tile.rows,
-        flight=tile.flight,
-        blocks=tile.blocks,
-        vector=tile.vector,
-    )
+    return config_of(choice.tile)
 
 
 def find_few_rows(
@@ -75,9 +67,6 @@ def find_few_rows(
 ) -> StripProgram | None:
     """Recognise sums of so few rows that one kernel takes less time than two.
 
-    - `sch`: only read.
-    - `parts`: the program, inlined.
-    - `columns`: its rows and columns.
     - `tile`: the configuration of the first of two kernels, the alternative.
     - `given`: nothing, unless two kernels are requested.
     """

@@ -113,7 +113,6 @@ def chosen_rows(
     """Return what `row_reduction` does with a program: a configuration with nothing left open.
 
     - `sch`: as for `row_reduction`; left as it is.
-    - `config`: what is decided already.
     - raises ScheduleError: the same as from `row_reduction`.
     """
     with thrown_away_if_refused():
@@ -206,7 +205,6 @@ def _schedule(sch: s_tir.Schedule, plan: _Plan) -> RowReductionConfig:
 def work_of(func: Any, given: RowReductionConfig) -> RowWork | PersistentWork:
     """Return what a function's first kernel has to do, by which configurations are estimated.
 
-    - `func` (PrimFunc or IRModule): as for `row_reduction`.
     - `given`: whether the kernel is a persistent one, and its vectors.
     """
     program = MemoryProgram.parse(s_tir.Schedule(func), HELPER)
@@ -277,7 +275,6 @@ def schedule_rest(
 ) -> RowReductionConfig:
     """Make one kernel of a function's blocks, but for those of another one; return the choice.
 
-    - `given`: how to cut it up.
     - `other`: names of blocks that stay as they are, whose results are read from memory.
     """
     if given.early_launch is None:  # one of several kernels
@@ -293,8 +290,6 @@ def schedule_rows(
     """Make one kernel of a program over rows; return what was chosen.
 
     - `program`: changed in place, as its schedule is.
-    - `given`: what was requested.
-    - `plan`: how to cut it up.
     """
     sch, choice = program.sch, plan.choice
     parts = inline_rows(program, choice.recompute)

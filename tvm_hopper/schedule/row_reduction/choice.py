@@ -80,10 +80,7 @@ def begin_together(
 ) -> int:
     """Return how many neighbouring thread blocks begin together.
 
-    - `work`: what there is to do.
-    - `choice`: how it is cut up.
     - `blocks`: thread blocks of the grid; None: known at run time only.
-    - `given`: what is decided already.
     - raises ScheduleError: they are to, and share rows, as a cluster that works together.
     """
     tile = choice.tile

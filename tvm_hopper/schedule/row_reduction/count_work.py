@@ -90,10 +90,7 @@ def _reads_beside(sch: s_tir.Schedule, parts: list[Part], tensors: list[Any]) ->
 
 
 def are_moments(parts: list[Part]) -> bool:
-    """Tell whether a program's reductions are a sum of rows, and the squares around its mean.
-
-    - `parts`: the program, inlined.
-    """
+    """Tell whether a program's reductions are a sum of rows, and the squares around its mean."""
     sums = [p for p in parts if p.reduced]
     if len(sums) != 2:
         return False

@@ -76,8 +76,6 @@ def choose_rows(
     """Choose what a configuration leaves open.
 
     - `where`: names the program in an error message.
-    - `work`: what there is to do.
-    - `given`: what is decided already.
     - `model`: what a chip does; None: that of the target in scope.
     - raises ScheduleError: rows cannot be staged as asked, or one thread block of a cluster has
       them whole.

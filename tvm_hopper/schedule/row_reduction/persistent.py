@@ -96,9 +96,6 @@ def schedule_persistent(
     """Make a persistent kernel of rows and partial sums of columns, and one of the rest.
 
     - `own`: what is computed of rows, inlined.
-    - `sums`: the sums of columns.
-    - `program`: what the former are.
-    - `choice`: how to cut it up.
     - `second`: schedules the blocks of the function but for those that it is told: `schedule_rows`.
     """
     reads = find_reads(sch, [*own, *sums], program.full)

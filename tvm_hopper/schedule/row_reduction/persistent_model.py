@@ -61,11 +61,7 @@ def find_work(
 ) -> PersistentWork:
     """Count what a program of rows with sums of columns does to a row.
 
-    - `sch`: only read.
     - `own`, `sums`: what is computed of rows, and the sums of columns.
-    - `program`: what the former are.
-    - `reads`: tensors to load once.
-    - `given`: what is decided already.
     - raises ScheduleError: the vectors requested do not fit the rows.
     """
     tensors = [*(x.tensor for x in reads), *in_memory(sch, own, program.full)]
@@ -92,8 +88,6 @@ def choose_persistent(
     """Choose what a configuration leaves open.
 
     - `where`: names the program in an error message.
-    - `work`: what there is to do.
-    - `given`: what is decided already.
     - `model`: what a chip does; None: that of the target in scope.
     - raises ScheduleError: a row and its sums do not fit into the registers of a thread block.
     """

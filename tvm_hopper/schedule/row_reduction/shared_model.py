@@ -34,7 +34,6 @@ MIN_ROWS_PER_CLUSTER = 8  # from here on what rows share is worth its registers
 def keep_shared(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
     """Return the persistent kernel for long rows that share tensors; None for others.
 
-    - `work`: what there is to do.
     - `given`: what is decided already: a user who says how rows are cut up gets that.
     """
     dealt = _deal_out(work)
@@ -122,7 +121,6 @@ MOST_BLOCKS = 3  # on an SM
 def hold_rows(work: RowWork, given: RowReductionConfig) -> RowReductionConfig | None:
     """Return how clusters hold long rows of several tensors; None for others.
 
-    - `work`: what there is to do.
     - `given`: what is decided already: a user who says how rows are cut up gets that.
     """
     model = model_of_target()

@@ -25,9 +25,7 @@ def may_split(
 ) -> bool:
     """Tell a program of which all that is stored is computed after the last reduction, by element.
 
-    - `parts`: the program, inlined.
     - `full`: names of the blocks that compute one value for each element.
-    - `reads`: tensors that are loaded by vectors.
     - `stored` (list of Buffer): the rest in memory, and other tensors.
     """
     last = max(i for i, p in enumerate(parts) if p.reduced)

@@ -23,7 +23,6 @@ class Format:
     - `bits`: of the register part that holds it.
     - `precision`: significant bits, the hidden one included.
     - `least`, `most`: exponents of the least and of the largest normal numbers.
-    - `largest`: the largest finite number.
     - `nan`: the NaN that instructions produce (`cvt` gives 0x7f in both 8-bit formats).
     """
 

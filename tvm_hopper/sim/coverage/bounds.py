@@ -33,6 +33,12 @@ def _verb(access: GlobalAccess) -> str:
     return "reads" if access.kind == LOAD else "writes"
 
 
+def _first(wrong: Any, owners: np.ndarray) -> int:
+    """Return the place of the lowest CTA among those that are wrong."""
+    candidates = np.flatnonzero(wrong)
+    return int(candidates[np.argmin(owners[candidates])])
+
+
 def out_of_bounds(to: FindingSink, piece: Piece, where: TensorPlacement) -> bool:
     """Report the first CTA that touches bytes outside of a tensor's memory."""
     access, size = piece.access, where.base.size
@@ -42,8 +48,7 @@ def out_of_bounds(to: FindingSink, piece: Piece, where: TensorPlacement) -> bool
         wrong |= (high - 1) // access.size > INT32_MAX
     if not wrong.any():
         return False
-    candidates = np.flatnonzero(wrong)
-    at = int(candidates[np.argmin(piece.owner[candidates])])
+    at = _first(wrong, piece.owner)
     name, begin, end = to.tensor(access.param), int(low[at]), int(high[at])
     if begin < 0 or end > size:
         byte = begin if begin < 0 else end - piece.offsets.width
@@ -76,8 +81,7 @@ def misaligned(to: FindingSink, pieces: Sequence[Piece]) -> None:
         if access.whole and piece.offsets.width % need:
             wrong |= True
         if wrong.any():
-            candidates = np.flatnonzero(wrong)
-            at = int(candidates[np.argmin(piece.owner[candidates])])
+            at = _first(wrong, piece.owner)
             bad = next((int(r) for r in found[at] % need if r % need), 0)
             text = (
                 f"{to.cta(int(piece.owner[at]))} {_verb(access)} {piece.offsets.width} bytes of "
@@ -97,8 +101,7 @@ def misaligned_box(to: FindingSink, prepared: Prepared, tensor_map: TensorMapArg
         wrong = (starts * itemsize % access.align != 0).any(axis=1)
         if wrong.any():
             owners = prepared.points.cta[index]
-            candidates = np.flatnonzero(wrong)
-            at = int(candidates[np.argmin(owners[candidates])])
+            at = _first(wrong, owners)
             start = next(int(s) for s in starts[at] if s * itemsize % access.align)
             text = (
                 f"{to.cta(int(owners[at]))}: TMA box of {tensor_map.tensor} from innermost "
@@ -116,8 +119,7 @@ def negative_box(to: FindingSink, prepared: Prepared) -> None:
             wrong = (starts < 0).any(axis=1)
             if wrong.any():
                 owners = prepared.points.cta[index]
-                candidates = np.flatnonzero(wrong)
-                at = int(candidates[np.argmin(owners[candidates])])
+                at = _first(wrong, owners)
                 text = (
                     f"{to.cta(int(owners[at]))}: TMA store at coordinate {int(starts[at].min())} "
                     f"of dimension {dimension}"

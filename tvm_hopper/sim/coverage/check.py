@@ -270,7 +270,8 @@ class Checker:
         pieces = (conflict.first, conflict.second)
         ctas = [self.cta(owner) for owner in conflict.owners]
         verbs = ["stores to" if p.access.kind != LOAD else "loads" for p in pieces]
-        where = f"byte {conflict.byte} of {name}, element {self._element(name, conflict.byte)}"
+        element = element_at(self.places[name], conflict.byte)
+        where = f"byte {conflict.byte} of {name}, element {element}"
         text = f"{ctas[0]} {verbs[0]} {where}, and {ctas[1]} {verbs[1]} it"
         statements = tuple(dict.fromkeys(statement_text(p.access.statement) for p in pieces))
         if not self.order_known:
@@ -294,10 +295,6 @@ class Checker:
             agents=tuple(ctas),
             missing="CTAs that touch memory of their own, or an order between the two",
         )
-
-    def _element(self, name: str, byte: int) -> tuple[int, ...]:
-        """Return the index of the element at a byte."""
-        return element_at(self.places[name], byte)
 
     def _text(self, decided: int) -> str:
         text = f"{self.num_ctas} CTA{'s' * (self.num_ctas != 1)}"

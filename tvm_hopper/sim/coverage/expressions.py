@@ -16,6 +16,7 @@ from tvm_hopper.sim.coverage.nodes import Node, Nodes
 from tvm_hopper.sim.tir import dtype_of, short_name, split_lanes
 
 _PLAIN = {"Add": "add", "Sub": "sub", "Mul": "mul"}
+_LOGIC = {"And": "and", "Or": "or"}
 _EXACT = {  # wrong of a value that its type cannot hold
     "FloorDiv": "fdiv",
     "FloorMod": "fmod",
@@ -74,6 +75,9 @@ class Expressions:
         kind = type(expr).__name__
         if kind in _PLAIN:
             return self._binary(_PLAIN[kind], expr, element)
+        if kind in _LOGIC:
+            parts = (self.node(expr.a, element), self.node(expr.b, element))
+            return self.nodes.make(_LOGIC[kind], *parts)
         if kind in _EXACT or kind in _SWAPPED:
             return self._compared(kind, expr, element)
         method: Callable[..., Node] | None = getattr(self, f"_{kind.lower()}", None)
@@ -115,12 +119,6 @@ class Expressions:
     def _var(self, expr: Any, _: Node | None) -> Node:
         found = self.values.get(expr)
         return self.nodes.unknown(f"{expr.name}") if found is None else found
-
-    def _and(self, expr: Any, element: Node | None) -> Node:
-        return self.nodes.make("and", self.node(expr.a, element), self.node(expr.b, element))
-
-    def _or(self, expr: Any, element: Node | None) -> Node:
-        return self.nodes.make("or", self.node(expr.a, element), self.node(expr.b, element))
 
     def _not(self, expr: Any, element: Node | None) -> Node:
         return self.nodes.make("not", self.node(expr.a, element))

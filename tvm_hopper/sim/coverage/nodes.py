@@ -188,11 +188,15 @@ class Nodes:
             return a
         return None
 
+    def times(self, node: Node, factor: int) -> Node:
+        """Return a node times a number."""
+        return self.make("mul", node, self.const(factor))
+
     def total(self, terms: Mapping[Node, int], constant: int = 0) -> Node:
         """Return a sum of terms, each times a number."""
         result = self.const(constant)
         for term, factor in terms.items():
-            result = self.make("add", result, self.make("mul", term, self.const(factor)))
+            result = self.make("add", result, self.times(term, factor))
         return result
 
 

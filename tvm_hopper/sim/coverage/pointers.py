@@ -125,7 +125,7 @@ class Pointers:
             return self._element(args[0])
         if name == "tvm_access_ptr":
             size = numpy_dtype(dtype_of(args[0])).itemsize
-            moved = nodes.make("mul", self.expressions.node(args[2]), nodes.const(size))
+            moved = nodes.times(self.expressions.node(args[2]), size)
             return self._plus(self.address(args[1]), moved)
         return GlobalAddress(None, nodes.zero)
 
@@ -141,14 +141,18 @@ class Pointers:
         place = self.addresses.get(target.source)
         if place is None:
             return GlobalAddress("", nodes.zero)
-        index = nodes.zero
-        for extent, part in zip(target.source.ty.shape, target.indices, strict=True):
-            if len(target.indices) > 1:
-                index = nodes.make("mul", index, self.expressions.node(extent))
-            index = nodes.make("add", index, self.expressions.node(part))
         size = numpy_dtype(str(target.source.ty.dtype.dtype)).itemsize
-        moved = nodes.make("mul", index, nodes.const(size))
+        moved = nodes.times(self.number(target.source, target.indices), size)
         return GlobalAddress(place.param, self._plus(place, moved).offset, str(target.source.name))
+
+    def number(self, buffer: Any, indices: Sequence[Any], element: Node | None = None) -> Node:
+        """Return the number of an element of a buffer; of one element of a vector of indices."""
+        index = self.nodes.zero
+        for extent, part in zip(buffer.ty.shape, indices, strict=True):
+            if len(indices) > 1:
+                index = self.nodes.make("mul", index, self.expressions.node(extent))
+            index = self.nodes.make("add", index, self.expressions.node(part, element))
+        return index
 
     # -- the notes -------------------------------------------------------------------------------
 
@@ -222,13 +226,16 @@ class Pointers:
 
     def _call_cuda_atomic_add(self, call: ir.Call) -> None:
         self.visit(call.args[1])
-        size = numpy_dtype(dtype_of(call.args[1])).itemsize
-        self.note(ATOMIC, self.address(call.args[0]), self.nodes.const(size), size, size)
+        self._update(call.args[0], dtype_of(call.args[1]))
 
     def _call_cuda_atomic_cas(self, call: ir.Call) -> None:
-        size = numpy_dtype(dtype_of(call.args[2])).itemsize
         self.communicates = True
-        self.note(ATOMIC, self.address(call.args[0]), self.nodes.const(size), size, size)
+        self._update(call.args[0], dtype_of(call.args[2]))
+
+    def _update(self, pointer: Any, dtype: str) -> None:
+        """Note an atomic access of one element."""
+        size = numpy_dtype(dtype).itemsize
+        self.note(ATOMIC, self.address(pointer), self.nodes.const(size), size, size)
 
     def _call_cuda_ldg(self, call: ir.Call) -> None:
         """Note a load through the read-only path: one element, or as many as it has pointers to."""
@@ -240,8 +247,7 @@ class Pointers:
 
     def _call_cuda_wait_until(self, call: ir.Call) -> None:
         self.communicates = True
-        size = numpy_dtype(DTYPE_OF.get(str(call.args[5].value), "uint32")).itemsize
-        self.note(ATOMIC, self.address(call.args[1]), self.nodes.const(size), size, size)
+        self._update(call.args[1], DTYPE_OF.get(str(call.args[5].value), "uint32"))
 
     def _call_cuda_thread_fence(self, _: ir.Call) -> None:
         self.communicates = True
@@ -260,14 +266,9 @@ class Pointers:
             quotient = nodes.make("fdiv", node, nodes.const(divisor))
             return nodes.make("fmod", quotient, nodes.const(modulus))
 
-        eight, two = nodes.const(8), nodes.const(2)
-        row = nodes.make("mul", bits(part, 2, 2), eight)
-        row = nodes.make("add", nodes.make("fdiv", lane, nodes.const(4)), row)
-        column = nodes.make("mul", bits(part, 4, 2), eight)
-        column = nodes.make("add", column, nodes.make("mul", bits(lane, 1, 4), two))
-        column = nodes.make("add", column, bits(part, 1, 2))
-        index = nodes.make("add", nodes.make("mul", row, stride), column)
-        moved = nodes.make("mul", index, nodes.const(size))
+        row = nodes.total({bits(part, 2, 2): 8, nodes.make("fdiv", lane, nodes.const(4)): 1})
+        column = nodes.total({bits(part, 4, 2): 8, bits(lane, 1, 4): 2, bits(part, 1, 2): 1})
+        moved = nodes.times(nodes.make("add", nodes.make("mul", row, stride), column), size)
         self.note(STORE, self._plus(place, moved), nodes.const(size), size, size)
 
     tags: dict[str, Node]

@@ -27,11 +27,8 @@ def written_registers(root: Any) -> set[Any]:
         if name.startswith(_ACCUMULATING):
             found.add(node.args[0].source)
             return
-        if name.startswith(PTX) and (ptx := decode_ptx(node)) is not None:
-            for slot in ptx.writes:
-                for value in ptx.operands.get(slot, []):
-                    if isinstance(value, ir.TensorLoad) and _is_local(value.source):
-                        found.add(value.source)
+        if (ptx := decode_ptx(node)) is not None:
+            found.update(x.source for x in ptx.results if _is_local(x.source))
             return
         for arg in node.args:  # a pointer to registers, or a register by name
             if isinstance(arg, ir.TensorLoad) and name.startswith(CUDA):

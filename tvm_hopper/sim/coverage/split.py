@@ -121,7 +121,7 @@ class Splitter:
         return self._added(self.sum(node.args[0]), self.sum(node.args[1]), -1)
 
     def _scaled(self, one: SplitSum, factor: int) -> SplitSum:
-        outer = self.nodes.make("mul", one.outer, self.nodes.const(factor))
+        outer = self.nodes.times(one.outer, factor)
         return SplitSum(outer, {term: f * factor for term, f in one.inner.items() if factor})
 
     def _mul(self, node: Node) -> SplitSum:

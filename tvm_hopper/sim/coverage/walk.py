@@ -366,12 +366,8 @@ class Walker(Pointers):
             at_once = kind != LOAD or vector > 1 or is_one_load(last)
         elif (count := split_lanes(dtype_of(last))[1]) > 1:
             element = self.nodes.var(Variable("element", 0, count - 1, INNER))
-        index, nodes = self.nodes.zero, self.nodes
-        for extent, part in zip(buffer.ty.shape, indices, strict=True):
-            if len(indices) > 1:
-                index = nodes.make("mul", index, self.expressions.node(extent))
-            index = nodes.make("add", index, self.expressions.node(part, element))
-        offset = nodes.make("add", place.offset, nodes.make("mul", index, nodes.const(size)))
+        nodes, index = self.nodes, self.number(buffer, indices, element)
+        offset = nodes.make("add", place.offset, nodes.times(index, size))
         bits = (integer_type(dtype_of(indices[0])) or (0, True))[0] if len(indices) == 1 else 0
         self.note(
             kind,

@@ -26,7 +26,7 @@ from tvm_hopper.sim.kinds.operands import (
     touches_shared,
     written,
 )
-from tvm_hopper.sim.tir import PTX, PtxCall, decode_ptx, dtype_of, numpy_dtype, op_name, short_name
+from tvm_hopper.sim.tir import PtxCall, decode_ptx, dtype_of, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.walk import walk_nodes
 
@@ -169,28 +169,34 @@ class _FlowWalk:
                 self.expression(node.data)
         elif kind == "IfThenElse":
             self.expression(node.condition)
-            with _Around(self, node.condition):
-                self.stmt(node.then_case)
-                if node.else_case is not None:
-                    self.stmt(node.else_case)
+            self._under(node.condition, node.then_case, node.else_case)
         elif kind == "For":
             self.flow.loops[node.loop_var] = node
             self._add(node.loop_var, self.flow.taint(node.min))
             self.expression(node.min)
             self.expression(node.extent)
-            with _Around(self, node.extent):
-                self.stmt(node.body)
+            self._under(node.extent, node.body)
         elif kind == "While":
             self.expression(node.condition)
             self._steer(node.condition)
-            with _Around(self, node.condition):
-                self.stmt(node.body)
+            self._under(node.condition, node.body)
         elif kind == "BufferStore":
             self._store(node)
         elif kind == "Evaluate" and isinstance(node.value, ir.Call):
             for argument in node.value.args:
                 self.expression(argument)
             self._call_statement(node.value)
+
+    def _under(self, control: Any, *bodies: Any) -> None:
+        """Walk statements under a condition or iteration count, which may depend on the block."""
+        is_steered = bool(self.flow.taint(control))
+        if is_steered:
+            self.around.append(control)
+        for body in bodies:
+            if body is not None:
+                self.stmt(body)
+        if is_steered:
+            self.around.pop()
 
     def _attribute(self, node: Any) -> None:
         if node.attr_key in ("thread_extent", "virtual_thread"):
@@ -274,13 +280,12 @@ class _FlowWalk:
             self.flow.exchanges.append(exchange)
 
     def _call_statement(self, call: ir.Call) -> None:
-        name = op_name(call)
         if short_name(call) in _OF_THE_GRID:
             self.flow.meeting = short_name(call)
         exchange = self._exchange(call)
         if exchange is not None:
             self._meet(exchange)
-        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        ptx = decode_ptx(call)
         if ptx is None:
             self._steer(*(steering_arguments(call) or ()))
             pointed = [a for a in call.args if not global_address(a)]
@@ -320,13 +325,12 @@ class _FlowWalk:
 
     def _exchange(self, call: ir.Call) -> CtaExchange | None:
         """Return the access of a call by which CTAs may communicate."""
-        name = op_name(call)
         short = short_name(call)
         if short.startswith("cuda.atomic"):
             return self._exchange_at(short, call.args[0], False)
         if short == "cuda.wait_until":
             return self._exchange_at(short, call.args[1], True)
-        ptx = decode_ptx(call) if name.startswith(PTX) else None
+        ptx = decode_ptx(call)
         if ptx is None or not ptx.name.startswith(_WORDS):
             return None
         addresses = [v for _, v in operands(ptx) if global_address(v)]
@@ -351,20 +355,3 @@ class _FlowWalk:
                 root, size = self.flow.root(access.source), numpy_dtype(dtype_of(access)).itemsize
                 return CtaExchange(name, root, tuple(access.indices), size, reads)
         return CtaExchange(name, None, (), 0, reads)
-
-
-class _Around:
-    """Statements under a condition or iteration count that depends on the block."""
-
-    def __init__(self, walk: _FlowWalk, control: Any) -> None:
-        self.walk = walk
-        self.held = bool(walk.flow.taint(control))
-        self.control = control
-
-    def __enter__(self) -> None:
-        if self.held:
-            self.walk.around.append(self.control)
-
-    def __exit__(self, *_: object) -> None:
-        if self.held:
-            self.walk.around.pop()

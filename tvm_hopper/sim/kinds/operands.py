@@ -108,7 +108,7 @@ def operands(ptx: PtxCall) -> Iterator[tuple[str, Any]]:
 
 def written(ptx: PtxCall) -> list[Any]:
     """Return the buffers that an instruction writes to: results, and targets of pointers."""
-    found = [v.source for n, v in operands(ptx) if n in ptx.writes and isinstance(v, ir.TensorLoad)]
+    found = [x.source for x in ptx.results]
     return found + [b for n, v in operands(ptx) if n not in ptx.writes for b in registers(v)]
 
 

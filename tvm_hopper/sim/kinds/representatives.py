@@ -10,7 +10,7 @@ the kind; the last CTA along each axis also runs.
 
 Theorem. Let the vectors of a kind be affine in the block index, and what the plain program reads be
 affine in the index of the element that it computes. If those that run are right, on numbers that
-tell places extra_keys, so are all of the kind.
+tell places apart, so are all of the kind.
 
 Proof. A CTA addresses memory by offsets, which are affine in the block index. The index of an
 element along one dimension is then, for each thread, the floor of an affine function, and what the
@@ -45,12 +45,10 @@ from tvm_hopper.sim.kinds.operands import operands
 from tvm_hopper.sim.kinds.reach import Reach
 from tvm_hopper.sim.launch.tma import TensorMapArg
 from tvm_hopper.sim.tir import (
-    PTX,
     decode_ptx,
     dtype_of,
     nodes_in,
     numpy_dtype,
-    op_name,
     param_names,
     short_name,
     thread_extents,
@@ -191,11 +189,7 @@ class _Places:
 
     def _call(self, call: Any) -> None:
         self.expression(call)
-        ptx = (
-            decode_ptx(call)
-            if isinstance(call, ir.Call) and op_name(call).startswith(PTX)
-            else None
-        )
+        ptx = decode_ptx(call)
         if ptx is None:
             return
         named = list(operands(ptx))

@@ -7,6 +7,7 @@ instruction, so nothing of it is run.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import ir, tirx
@@ -16,8 +17,15 @@ from tvm_hopper.facts.devices import DEFAULT_NUM_SMS, sms_together
 from tvm_hopper.facts.instruction_archs import FUNCTIONS, has_instructions, needed_arch
 from tvm_hopper.facts.programming_model import MAX_BLOCK_Z, MAX_GRID_X, MAX_GRID_YZ, MAX_THREADS
 from tvm_hopper.sim.findings import Finding, finding
-from tvm_hopper.sim.tir import PTX, arch_name, decode_ptx, op_name, short_name, statement_text
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import (
+    PTX,
+    arch_name,
+    decode_ptx,
+    nodes_in,
+    op_name,
+    short_name,
+    statement_text,
+)
 
 
 def check_launch(
@@ -41,7 +49,7 @@ def check_launch(
     """
     broken = [*_extents(setup, arch), *_shared(setup["dyn_smem_bytes"], shared, arch)]
     if setup.get("cooperative") and not broken:
-        total, resident = _product(setup["grid"]), resident_ctas(setup, shared, arch, num_sms)
+        total, resident = prod(setup["grid"]), resident_ctas(setup, shared, arch, num_sms)
         if total > resident:
             broken = [
                 f"found {total} thread blocks in a cooperative launch; need at most {resident}, "
@@ -49,7 +57,7 @@ def check_launch(
             ]
     found = [finding("LAUNCH_LIMITS", f"launch of {kernel}: {text}") for text in broken]
     together = sms_together(num_sms if sure_sms is None else sure_sms)
-    if is_large(setup, arch) and (size := _product(setup["cluster"])) > together:
+    if is_large(setup, arch) and (size := prod(setup["cluster"])) > together:
         text = (
             f"launch of {kernel}: found a cluster of {size} thread blocks; {arch.max_cluster_size} "
             f"run everywhere, and of {sure_sms or num_sms} SMs {together} are sure to be together"
@@ -64,7 +72,7 @@ def is_large(setup: dict[str, Any], arch: Arch) -> bool:
     Such a launch needs CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, which TVM's runtime
     sets for each, and as many SMs in one GPC, which `facts.devices.sms_together` counts.
     """
-    size = _product(setup["cluster"])
+    size = prod(setup["cluster"])
     return arch.has_clusters and arch.max_cluster_size < size <= arch.largest_cluster_size
 
 
@@ -72,7 +80,7 @@ def say_large(
     kernel: str, setup: dict[str, Any], arch: Arch, num_sms: int = DEFAULT_NUM_SMS
 ) -> list[str]:
     """Name the devices that a launch with a large cluster runs on; nothing for other launches."""
-    size = _product(setup["cluster"])
+    size = prod(setup["cluster"])
     if not is_large(setup, arch) or size > sms_together(num_sms):
         return []
     return [
@@ -91,7 +99,7 @@ def resident_ctas(
     - `setup`, `shared`, `arch`: as for `check_launch`.
     - `num_sms`: multiprocessors of the device.
     """
-    threads = -(-_product(setup["block"]) // 32) * 32
+    threads = -(-prod(setup["block"]) // 32) * 32
     fixed = sum(size for _, scope, size, _ in shared if scope == "shared")
     dynamic = max((size for _, scope, size, _ in shared if scope == "shared.dyn"), default=0)
     memory = fixed + max(setup["dyn_smem_bytes"] or 0, dynamic) + arch.smem_reserved_per_block
@@ -99,15 +107,10 @@ def resident_ctas(
     return num_sms * max(min(by_sm), 1)
 
 
-def _product(extents: tuple[int, ...]) -> int:
-    x, y, z = extents
-    return x * y * z
-
-
 def _extents(setup: dict[str, Any], arch: Arch) -> list[str]:
     grid, block, cluster = setup["grid"], setup["block"], setup["cluster"]
     found = []
-    threads = _product(block)
+    threads = prod(block)
     if not 1 <= threads <= MAX_THREADS:
         found.append(f"found {threads} threads in a block; need 1 to {MAX_THREADS}")
     if block[2] > MAX_BLOCK_Z:
@@ -124,9 +127,9 @@ def _extents(setup: dict[str, Any], arch: Arch) -> list[str]:
                 "multiple"
             )
     most = arch.largest_cluster_size
-    if not 1 <= _product(cluster) <= most:
+    if not 1 <= prod(cluster) <= most:
         need = f"1 to {most}" if arch.has_clusters else f"1 on {arch.name}"
-        found.append(f"found a cluster of {_product(cluster)} thread blocks; need {need}")
+        found.append(f"found a cluster of {prod(cluster)} thread blocks; need {need}")
     return found
 
 
@@ -151,8 +154,7 @@ def missing_instructions(func: Any, arch: Arch) -> list[Finding]:
     - `arch`: architecture with the limits of its target.
     """
     found: dict[str, Finding] = {}
-
-    def look(call: ir.Call) -> None:
+    for call in nodes_in(func.body, ir.Call):
         name, needed = _needed(call)
         if needed and name not in found and not has_instructions(arch, needed):
             found[name] = finding(
@@ -160,8 +162,6 @@ def missing_instructions(func: Any, arch: Arch) -> list[Finding]:
                 f"{name} needs {needed}; the kernel is built for {arch.name}",
                 statements=(statement_text(tirx.Evaluate(call)),),
             )
-
-    walk_nodes(func.body, [(ir.Call, look)])
     named = arch_name(func)
     if named and named not in ARCHS:
         text = f"built for {named}: its limits are not known, those of {arch.name} were taken"

@@ -276,13 +276,11 @@ class Reader:
         written: set[Any] = set()
 
         def call(node: ir.Call) -> None:
-            if op_name(node).startswith(PTX):
-                ptx = self.decode(node)
-                names = ptx.writes if ptx is not None else ()
-                targets = [v for name in names for v in (ptx.operands.get(name, []) if ptx else [])]
-            else:
-                targets = list(node.args[:1]) if short_name(node) == _ENCODE else []
-            written.update(t.source for t in targets if isinstance(t, ir.TensorLoad))
+            ptx = self.decode(node)
+            targets = ptx.results if ptx is not None else []
+            if short_name(node) == _ENCODE:
+                targets = [x for x in node.args[:1] if isinstance(x, ir.TensorLoad)]
+            written.update(x.source for x in targets)
 
         def store(node: tirx.BufferStore) -> None:
             written.add(node.buffer)
@@ -354,10 +352,8 @@ class Reader:
         self._write_results(ptx, None if name.startswith(TRIES) else result)
 
     def _write_results(self, ptx: PtxCall, claim: Moved) -> None:
-        for operand in ptx.writes:
-            for written in ptx.operands.get(operand, []):
-                if isinstance(written, ir.TensorLoad):
-                    self._write(written, claim)
+        for written in ptx.results:
+            self._write(written, claim)
 
     def _operand(self, expression: Any, role: str, subject: str) -> Moved:
         """Return the claim of an operand, which has to suit its use by the instruction."""

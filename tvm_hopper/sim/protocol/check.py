@@ -17,6 +17,7 @@ import numpy as np
 from tvm import tirx
 
 from tvm_hopper.sim.findings import Finding, finding, worst
+from tvm_hopper.sim.grid import indices
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents, fold
 from tvm_hopper.sim.protocol.expr import UNKNOWN
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
@@ -92,14 +93,12 @@ def cluster_positions(func: tirx.PrimFunc, every: bool = False) -> list[list[dic
     found = []
     for first in dict.fromkeys(firsts):
         members = []
-        for z in range(shape[2]):
-            for y in range(shape[1]):
-                for x in range(shape[0]):
-                    position = {}
-                    for axis, start, inside in zip("xyz", first, (x, y, z), strict=True):
-                        position[f"blockIdx.{axis}"] = start + inside
-                        position[f"clusterCtaIdx.{axis}"] = inside
-                    members.append(position)
+        for place in indices(shape):
+            position = {}
+            for axis, start, inside in zip("xyz", first, place, strict=True):
+                position[f"blockIdx.{axis}"] = start + inside
+                position[f"clusterCtaIdx.{axis}"] = inside
+            members.append(position)
         found.append(members)
     return found
 

@@ -143,10 +143,10 @@ def _let(node: tirx.Let) -> Closure:
     return evaluate
 
 
-def register_key(node: ir.TensorLoad) -> tuple[Any, int] | None:
-    """Name a register by buffer and constant index, None if the index is not constant."""
-    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
-        return node.source, int(node.indices[0].value)
+def register_key(buffer: Any, indices: Sequence[Any]) -> tuple[Any, int] | None:
+    """Name a register by buffer and constant index; None if that is not constant."""
+    if len(indices) == 1 and isinstance(indices[0], tirx.IntImm):
+        return buffer, int(indices[0].value)
     return None
 
 
@@ -154,7 +154,7 @@ def _load(node: ir.TensorLoad) -> Closure:
     if node.source.scope() in ("", "global"):
         one = len(node.indices) == 1
         return load_given(node, compile_expr(node.indices[0]), UNKNOWN) if one else _unknown
-    key = register_key(node)
+    key = register_key(node.source, node.indices)
     if key is None or not node.source.scope().startswith("local"):
         return _unknown
     return lambda env: env.get(key, UNKNOWN)
@@ -174,16 +174,8 @@ def _call(node: ir.Call) -> Closure:
         source = node.args[0]
         return lambda env: env.get(("space", source), UNKNOWN)
     if name == "tvm_access_ptr":
-        base, offset = compile_expr(node.args[1]), compile_expr(node.args[2])
         size = numpy_dtype(str(node.args[0].ty.dtype)).itemsize
-
-        def evaluate(env: Env) -> Value:
-            start, count = base(env), offset(env)
-            if start is UNKNOWN or count is UNKNOWN:
-                return UNKNOWN
-            return start + count * size
-
-        return evaluate
+        return _binary(lambda start, count: start + count * size, node.args[1], node.args[2])
     if name == "cuda.elect_sync":
         return lambda env: env["lane"] == 0
     if name == "cuda.thread_rank":
@@ -209,13 +201,6 @@ def _address_of(target: Any) -> Closure:
         return base + position * size
 
     return evaluate
-
-
-def store_key(node: tirx.BufferStore) -> tuple[Any, int] | None:
-    """Return the register that a store of one element writes; None if it is not known."""
-    if len(node.indices) == 1 and isinstance(node.indices[0], tirx.IntImm):
-        return node.buffer, int(node.indices[0].value)
-    return None
 
 
 def bounds_of(

@@ -126,7 +126,8 @@ def spun_wait(loop: Any) -> SpunWait | None:
     if ptx is None or ptx.pred is not None or "phase" not in ptx.operands:
         return None
     target = ptx.operands["wait_complete"][0]
-    key = register_key(target) if isinstance(target, ir.TensorLoad) else None
+    is_load = isinstance(target, ir.TensorLoad)
+    key = register_key(target.source, target.indices) if is_load else None
     return key and SpunWait(_one(ptx, "addr"), _one(ptx, "phase"), key, calls[0])
 
 
@@ -198,7 +199,8 @@ def _register_range(loads: list[ir.TensorLoad]) -> Closure:
 
 
 def _mapa(ptx: PtxCall) -> Emitter:
-    key = register_key(_one(ptx, "d"))
+    to = _one(ptx, "d")
+    key = register_key(to.source, to.indices)
 
     def effect(env: dict[Any, Any], values: tuple[Any, ...]) -> None:
         address, rank = values

@@ -64,7 +64,7 @@ class System:
         self.violations: dict[tuple[Any, ...], Violation] = {}
         self.arrivals = arrivals_on(self.agents)
         self.cluster_alternates = all(alternates(agent) for agent in agents)
-        self.filled = set().union(*(self.fillers(n) for n in range(len(self.agents))))
+        self.filled = self._keys_of("load", self.agents)
         self.sites: dict[tuple[Key, int], set[int]] = {}  # by generation of a block barrier
         # the mbarriers that each agent waits on: their places in its row of `targets`
         self.columns = [self._columns(agent) for agent in agents]
@@ -100,10 +100,12 @@ class System:
     @cached_property
     def expecting(self) -> set[Key]:
         """The mbarriers that some agent expects bytes on."""
-        return self._keys_of("expect")
+        return self._keys_of("expect", self.agents)
 
-    def _keys_of(self, kind: str) -> set[Key]:
-        ops = (op for agent in self.agents for op in agent.ops if op.kind == kind)
+    @staticmethod
+    def _keys_of(kind: str, agents: Iterable[SkeletonAgent]) -> set[Key]:
+        """Return the barriers that steps of one kind name: "load", those that copies complete."""
+        ops = (op for agent in agents for op in agent.ops if op.kind == kind)
         return {key for op in ops for key, _, _ in op.targets}
 
     @cached_property
@@ -163,11 +165,6 @@ class System:
                 found[key] = found.get(key, 0) + size
         return found
 
-    def fillers(self, number: int) -> set[Key]:
-        """Return the barriers that copies issued by one agent complete."""
-        ops = self.agents[number].ops
-        return {key for op in ops if op.kind == "load" for key, _, _ in op.targets}
-
     @cached_property
     def fixed_meetings(self) -> set[int]:
         """The block barriers at which every generation needs all agents that use them."""
@@ -195,7 +192,7 @@ class System:
     @cached_property
     def ended(self) -> set[Key]:
         """The mbarriers that are invalidated."""
-        return self._keys_of("inval")
+        return self._keys_of("inval", self.agents)
 
     @cached_property
     def unsteady(self) -> set[int]:
@@ -420,7 +417,8 @@ class System:
         else:
             wanted = wanted_after_skips(last, op.skipped, op.value)
         passes, complete = (phase & 1) != op.value, phase > wanted
-        if passes and last == -2 and phase == 0 and key in self.filled - self.fillers(number):
+        begins = passes and last == -2 and phase == 0
+        if begins and key in self.filled - self._keys_of("load", [self.agents[number]]):
             self.violate(
                 "MBAR_PHASE_ALIAS", key, agent,
                 "the first wait has parity 1 and passes before any copy has landed; need parity 0",

@@ -25,7 +25,7 @@ from tvm_hopper.sim.protocol.expr import (
     Env,
     bounds_of,
     compile_expr,
-    store_key,
+    register_key,
 )
 from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, Given, as_environment, asking, pass_on
 from tvm_hopper.sim.protocol.ops import (
@@ -38,8 +38,7 @@ from tvm_hopper.sim.protocol.ops import (
     multiplies,
     spun_wait,
 )
-from tvm_hopper.sim.tir import arch_of_kernel, numpy_dtype, short_name, thread_extents
-from tvm_hopper.sim.walk import walk_nodes
+from tvm_hopper.sim.tir import arch_of_kernel, nodes_in, numpy_dtype, short_name, thread_extents
 
 Step = Callable[["Trace", np.ndarray], None]
 WHOLE = 1 << 30  # value of `max_iterations` that cuts no loop
@@ -200,14 +199,7 @@ class _Builder:
     def _seqstmt(self, node: Any) -> tuple[Step, int]:
         parts = [self.stmt(inner) for inner in node.seq]
         steps = [step for step, _ in parts if step is not _nothing]
-        if not steps:
-            return _nothing, NONE
-
-        def run(trace: Trace, mask: np.ndarray) -> None:
-            for step in steps:
-                step(trace, mask)
-
-        return run, max(level for _, level in parts)
+        return _chain(steps), max((level for _, level in parts), default=NONE) if steps else NONE
 
     def _attrstmt(self, node: Any) -> tuple[Step, int]:
         if node.attr_key == "tirx.max_registers":
@@ -355,7 +347,7 @@ class _Builder:
             if self.registers:
                 bounds = self.bounds_of(node.indices)
                 steps.append(self._access(node, node.buffer, bounds, True))
-            key = store_key(node)
+            key = register_key(node.buffer, node.indices)
             if key is not None and str(node.value.ty).startswith(
                 ("T.int", "T.uint", "int", "uint")
             ):
@@ -416,16 +408,9 @@ class _Builder:
 
     def accesses(self, root: Any) -> list[tuple[Any, tuple[int, int] | None]]:
         """Local buffers that an expression reads, with bounds of the indices, if these matter."""
-        found: list[tuple[Any, tuple[int, int] | None]] = []
-        if not self.registers:
-            return found
-
-        def visit(load: ir.TensorLoad) -> None:
-            if load.source.scope().startswith("local"):
-                found.append((load.source, self.bounds_of(load.indices)))
-
-        walk_nodes(root, (ir.TensorLoad, visit))
-        return found
+        loads = nodes_in(root, ir.TensorLoad) if self.registers else []
+        local = [x for x in loads if x.source.scope().startswith("local")]
+        return [(x.source, self.bounds_of(x.indices)) for x in local]
 
     def bounds_of(self, indices: Sequence[Any], width: int = 1) -> tuple[int, int] | None:
         """Half-open range of a register index over the loops around it; None if not known."""

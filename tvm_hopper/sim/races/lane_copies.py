@@ -24,7 +24,6 @@ class CopyTarget:
     """Where the lanes of a copy write: `size` bytes from each offset.
 
     - `access`: the access that later accesses of these bytes are checked against.
-    - `region` (Region): the memory.
     - `offsets`, `lanes` (numpy.ndarray): byte offsets, and the lane of each.
     """
 
@@ -50,7 +49,6 @@ class CopyTarget:
 class CopyPart:
     """Copies of some lanes by one instruction.
 
-    - `op` (PendingOp): the copies.
     - `lanes`: as bits.
     - `events`: as clock bits: a thread that knows one of them knows that the bytes are there.
     - `target`: None if races are not looked for.

@@ -37,7 +37,6 @@ def role_spans(
 ) -> list[Span]:
     """Return the spans of one role.
 
-    - `events`: of one CTA.
     - `last`: the last step of the run.
     """
     changes = [

@@ -36,11 +36,7 @@ class WarpRole(NamedTuple):
 def roles_of(
     events: Iterable[TimelineEvent], rings: Rings
 ) -> tuple[list[WarpRole], tuple[int, ...]]:
-    """Return the roles of one CTA's warps, and the warps that have nothing to do.
-
-    - `events`: of one CTA.
-    - `rings`: of that CTA.
-    """
+    """Return the roles of one CTA's warps, and the warps that have nothing to do."""
     does: dict[int, set[str]] = defaultdict(set)
     waits: dict[int, str] = defaultdict(str)
     for event in events:

@@ -42,11 +42,9 @@ class AddressSources:
                 views.append((node.buffer, node.data))
 
         def call(node: ir.Call) -> None:
-            if op_name(node).startswith(PTX) and (ptx := decode_ptx(node)) is not None:
-                for name in ptx.writes:
-                    for target in ptx.operands.get(name, []):
-                        if isinstance(target, ir.TensorLoad):
-                            found.setdefault(target.source, []).append(node)
+            ptx = decode_ptx(node)
+            for target in ptx.results if ptx is not None else ():
+                found.setdefault(target.source, []).append(node)
 
         visits = [(tirx.BufferStore, store), (tirx.Bind, bind), (tirx.DeclBuffer, declare)]
         walk_nodes(self.func.body, [*visits, (ir.Call, call)])
@@ -103,8 +101,7 @@ class AddressSources:
         if ptx.name.startswith(_LOADS):
             known = "shared" in ptx.mods.get("space", "")
             return known, not known
-        sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
-        return self._all([v for v in sources if v is not None], seen)
+        return self._all(ptx.sources, seen)
 
 
 _OWN = ("shared", "shared::cta")

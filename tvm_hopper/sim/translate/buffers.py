@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -18,15 +19,13 @@ class BufferEmitter(PtxEmitter, Questions):
     def _stmt_allocbuffer(self, node: Any) -> None:
         var, scope = node.buffer, node.buffer.scope()
         dtype = str(var.ty.dtype.dtype)
-        count = 1
-        for extent in var.ty.shape:
-            if not isinstance(extent, tirx.IntImm):
-                self.new_site(node)
-                self.unsupported(f"allocation {var.name} of a size known only at run time")
-                return
-            count *= int(extent)
-        name = self.scope.name(var.name)
         shape = tuple(var.ty.shape)
+        if not all(isinstance(extent, tirx.IntImm) for extent in shape):
+            self.new_site(node)
+            self.unsupported(f"allocation {var.name} of a size known only at run time")
+            return
+        count = prod(map(int, shape))
+        name = self.scope.name(var.name)
         scalar, vector = split_lanes(dtype)
         if scope.startswith("local") or scope == "":
             root = name
@@ -69,7 +68,5 @@ class BufferEmitter(PtxEmitter, Questions):
         root = "".join(sorted(self.params_of(data))[:1])
         self.scope.buffers[var] = BufferInfo(kind, name, dtype, shape, root)
         if kind == "shared" and all(isinstance(extent, tirx.IntImm) for extent in shape):
-            size = numpy_dtype(dtype).itemsize * split_lanes(dtype)[1]
-            for extent in shape:
-                size *= int(extent)
+            size = numpy_dtype(dtype).itemsize * split_lanes(dtype)[1] * prod(map(int, shape))
             self.emit(f"w.name_bytes({var.name!r}, {name}, {size})")

@@ -137,11 +137,8 @@ class PtxEmitter(RegisterEmitter):
 
     def _note_params(self, ptx: PtxCall) -> None:
         """Note which parameters an instruction loads from and stores to."""
-        params: set[str] = set()
-        for values in ptx.operands.values():
-            for value in values:
-                if value is not None:
-                    params |= self.params_of(value)
+        named = (x for values in ptx.operands.values() for x in values if x is not None)
+        params = set().union(*map(self.params_of, named))
         name = ptx.name
         if name.startswith(_WORDS) and ptx.mods.get("type") in ("b8", "u8", "s8"):
             self.program.min_itemsize = 1

@@ -14,12 +14,11 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvm_hopper.sim.machine import lanes
-from tvm_hopper.sim.tir import dtype_of, is_one_load, numpy_dtype, short_name, split_lanes
+from tvm_hopper.sim.tir import dtype_of, is_one_load, nodes_in, numpy_dtype, short_name, split_lanes
 from tvm_hopper.sim.translate.cuda_helpers import CudaHelperEmitter
 from tvm_hopper.sim.translate.device_math import MATH, plain_name
 from tvm_hopper.sim.translate.hoist import HoistEmitter
 from tvm_hopper.sim.translate.scope import BufferInfo, Code, elements_of
-from tvm_hopper.sim.walk import walk_nodes
 
 _INFIX = {
     tirx.LT: "<",
@@ -176,17 +175,13 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
     def _on_mod(self, node: Any) -> Code:
         return self._binary("tmod({}, {})", node.a, node.b)
 
-    def _on_min(self, node: Any) -> Code:
-        return self._extreme(node, "min")
-
-    def _on_max(self, node: Any) -> Code:
-        return self._extreme(node, "max")
-
-    def _extreme(self, node: Any, name: str) -> Code:
+    def _extreme(self, name: str, node: Any) -> Code:
         """Return NaN where an operand is none; Python's own would take the other one."""
         text, varies = self._binary("{}, {}", node.a, node.b)
         by_numpy = varies or self._is_float(node)
         return (f"np.{name}imum({text})" if by_numpy else f"{name}({text})"), varies
+
+    _on_min, _on_max = partialmethod(_extreme, "min"), partialmethod(_extreme, "max")
 
     def _on_bitwisenot(self, node: Any) -> Code:
         text, varies = self.expr(node.a)
@@ -206,17 +201,13 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         finally:
             self.scope.mask = before
 
-    def _logical(self, node: Any, function: str, word: str) -> Code:
+    def _logical(self, word: str, node: Any) -> Code:
         (left, va), (right, vb) = self.expr(node.a), self._under(node.b)
         if not va and not vb:
             return f"({left} {word} {self.code(node.b)})", False
-        return f"{function}({left}, {self.scope.mask}, lambda mm: {right})", True
+        return f"logical_{word}({left}, {self.scope.mask}, lambda mm: {right})", True
 
-    def _on_and(self, node: Any) -> Code:
-        return self._logical(node, "logical_and", "and")
-
-    def _on_or(self, node: Any) -> Code:
-        return self._logical(node, "logical_or", "or")
+    _on_and, _on_or = partialmethod(_logical, "and"), partialmethod(_logical, "or")
 
     def _on_cast(self, node: Any) -> Code:
         text, varies = self.expr(node.value)
@@ -330,9 +321,7 @@ class ExprEmitter(HoistEmitter, CudaHelperEmitter):
         if self.scope.mask == "mm":  # inside of a lambda there are no statements
             return
         for arg in args:
-            loads: list[ir.TensorLoad] = []
-            if dtype_of(arg) != "handle":
-                walk_nodes(arg, (ir.TensorLoad, loads.append))
+            loads = nodes_in(arg, ir.TensorLoad) if dtype_of(arg) != "handle" else []
             if any(not load.source.scope().startswith("local") for load in loads):
                 self.emit(self.code(arg))
 

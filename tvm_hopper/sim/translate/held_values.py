@@ -20,7 +20,6 @@ from tvm import ir, tirx
 from tvm_hopper.sim.tir import PtxCall, nodes_in, numpy_dtype, short_name
 from tvm_hopper.sim.translate.questions import viewed
 from tvm_hopper.sim.translate.scope import BufferInfo
-from tvm_hopper.sim.walk import walk_nodes
 
 _ADDRESSES = ("address_of", "buffer_data", "tvm_access_ptr")
 _BY_LANES = ("shuffle", "shfl")  # they return another lane's value
@@ -35,7 +34,6 @@ class HeldNeed:
 
     - `guard`: Python text that is false if no check is needed.
     - `text`: Python text of the check: True or a bool for each lane, see `HeldRegisters.holds`.
-    - `name`: name of the registers.
     """
 
     guard: str
@@ -59,22 +57,14 @@ def guarded(needs: Needs) -> str:
 def escaped_registers(func: tirx.PrimFunc) -> set[Any]:
     """Return the register arrays that something may write by their address."""
     taken: list[Any] = []
-    declared: list[tuple[Any, Any]] = []
-
-    def visit(call: ir.Call) -> None:
-        if short_name(call) not in _ADDRESSES:
-            return
-        target = call.args[1] if short_name(call) == "tvm_access_ptr" else call.args[0]
-        source = target.source if isinstance(target, ir.TensorLoad) else viewed(target)
-        if source is not None:
-            taken.append(source)
-
-    def declare(node: tirx.DeclBuffer) -> None:
-        source = viewed(node.data)
-        if source is not None:
-            declared.append((node.buffer, source))
-
-    walk_nodes(func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+    for call in nodes_in(func.body, ir.Call):
+        if short_name(call) in _ADDRESSES:
+            target = call.args[1] if short_name(call) == "tvm_access_ptr" else call.args[0]
+            source = target.source if isinstance(target, ir.TensorLoad) else viewed(target)
+            if source is not None:
+                taken.append(source)
+    views = [(x.buffer, viewed(x.data)) for x in nodes_in(func.body, tirx.DeclBuffer)]
+    declared = [x for x in views if x[1] is not None]
     for _, source in declared:  # a view takes the address only in the text
         for position, other in enumerate(taken):
             if other.same_as(source):
@@ -229,8 +219,7 @@ class HeldValueEmitter:
         if ptx.name == "slct":
             return self.needs_of(*ptx.operands["c"])
         if not ptx.name.startswith("mma"):
-            sources = [v for n, vs in ptx.operands.items() if n not in ptx.writes for v in vs]
-            return self.needs_of(*sources)
+            return self.needs_of(*ptx.sources)
         added = ptx.operands["c"]
         one_each = len(added) == len(ptx.operands["d"])
         results = self.needs_of(*([added[position]] if one_each else added))

@@ -39,7 +39,7 @@ def loads_only(loop: tirx.While) -> bool:
     other: list[Any] = []
 
     def call(node: ir.Call) -> None:
-        ptx = decode_ptx(node) if op_name(node).startswith(PTX) else None
+        ptx = decode_ptx(node)
         known = ptx.name in LOADS if ptx is not None else short_name(node).startswith(COMPUTES)
         if not known:
             other.append(node)
@@ -69,20 +69,13 @@ class Questions:
     def wgmma_registers(self) -> set[Any]:
         """Find the register allocations that wgmma uses as accumulator or as A."""
         used: set[Any] = set()
-        views: dict[Any, Any] = {}
-
-        def visit(call: ir.Call) -> None:
+        for call in nodes_in(self.func.body, ir.Call):
             name = op_name(call)
             if name.startswith(PTX + "wgmma_") and (ptx := decode_ptx(call)) is not None:
-                for value in (*ptx.operands.get("d", []), *ptx.operands.get("a", [])):
-                    if isinstance(value, ir.TensorLoad):
-                        used.add(value.source)
-
-        def declare(decl: tirx.DeclBuffer) -> None:
-            if (source := viewed(decl.data)) is not None:
-                views[decl.buffer] = source
-
-        walk_nodes(self.func.body, [(ir.Call, visit), (tirx.DeclBuffer, declare)])
+                values = (*ptx.operands.get("d", []), *ptx.operands.get("a", []))
+                used |= {x.source for x in values if isinstance(x, ir.TensorLoad)}
+        declared = nodes_in(self.func.body, tirx.DeclBuffer)
+        views = {x.buffer: y for x in declared if (y := viewed(x.data)) is not None}
         roots = set()
         for var in used:
             while var in views:

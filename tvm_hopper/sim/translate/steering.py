@@ -172,7 +172,7 @@ class _Steering:
         call = node.value
         if not isinstance(call, ir.Call):
             return
-        ptx = decode_ptx(call) if op_name(call).startswith(PTX) else None
+        ptx = decode_ptx(call)
         if ptx is None:
             if not self._leaves(short_name(call)):
                 self._steers(*call.args)
@@ -185,9 +185,8 @@ class _Steering:
             else:
                 self._steers(*expressions)
         self._steers(ptx.pred)
-        for target in (x for name in ptx.writes for x in ptx.operands.get(name, [])):
-            if isinstance(target, ir.TensorLoad):
-                self._computed(target.source, values)
+        for target in ptx.results:
+            self._computed(target.source, values)
 
     @staticmethod
     def _leaves(short: str) -> bool:

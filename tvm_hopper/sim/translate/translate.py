@@ -13,6 +13,7 @@ handler is noted by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -325,18 +326,14 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.waits.pop()
         self.while_depth -= 1
 
-    def _leave(self, node: Any, word: str) -> None:
+    def _leave(self, word: str, node: Any) -> None:
         self.new_site(node)
         if not self.loop_masks or self.scope.mask != self.loop_masks[-1]:
             self.unsupported(f"{word} in divergent code")
             return
         self.emit(word)
 
-    def _stmt_break(self, node: Any) -> None:
-        self._leave(node, "break")
-
-    def _stmt_continue(self, node: Any) -> None:
-        self._leave(node, "continue")
+    _stmt_break, _stmt_continue = partialmethod(_leave, "break"), partialmethod(_leave, "continue")
 
     def _stmt_assertstmt(self, node: Any) -> None:
         return
@@ -358,8 +355,11 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
             self._ptx(call, site)
             return
         short = short_name(call)
-        if short in ("ret", "break_loop", "continue_loop"):
-            self._leave_call(short, node)
+        if short == "ret":
+            self._stmt_return(node)
+            return
+        if short in ("break_loop", "continue_loop"):
+            self._leave(short.removesuffix("_loop"), node)
             return
         if self.helper_statement(short, call):
             return
@@ -374,14 +374,6 @@ class StmtEmitter(BufferEmitter, HelperStatements, HeldValueEmitter, ExprEmitter
         self.flush()
         self.use(call)
         self.emit(text)
-
-    def _leave_call(self, short: str, node: Any) -> None:
-        if short == "break_loop":
-            self._leave(node, "break")
-        elif short == "continue_loop":
-            self._leave(node, "continue")
-        else:
-            self._stmt_return(node)
 
     def _plain_args(self, short: str, call: ir.Call) -> list[str]:
         args = []

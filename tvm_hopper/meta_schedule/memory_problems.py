@@ -227,12 +227,7 @@ def as_memory_bound(func: Any, target: Any) -> MemoryProblem | None:
     for kind in kinds_that_serve(mod, target):
         try:
             with target:
-<<<<<<< HEAD
-                schedule_with(mod, CLASSES[kind]())
-                choice = chosen(s_tir.Schedule(hs.widen_sums(mod)))
-=======
-                choice = CHOOSERS[kind](s_tir.Schedule(mod))
->>>>>>> house
+                choice = CHOOSERS[kind](s_tir.Schedule(hs.widen_sums(mod)))
         except HopperError:
             continue
         func, form = mod["main"], f"{kind} {_signature(mod['main'])}"

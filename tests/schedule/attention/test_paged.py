@@ -70,7 +70,15 @@ PAGED = {
     "not causal": replace(EMPTY, causal=0),
     "shared pages": Cache(keys=(48, 70, 33), queries=(8, 40, 33), shared=True),
     "more keys than a step": Cache(keys=(200,), queries=(3,), heads=4, kv_heads=2),
-}
+    "windows with sinks": Cache(
+        (150, 70, 0, 20, 90), (130, 3, 2, 0, 70), windows=((30, 4), (0, 0), (0, 0), (3, 3), (9, 2)),
+        window_size=80,
+    ),
+    "a window, not causal": Cache((150,), (70,), causal=0, windows=((30, 4),), window_size=40),
+    "no window in the mask": Cache((150,), (70,), windows=((30, 4),), window_size=0),
+    "pages of 1": Cache((40, 3), (9, 3), page=1),
+    "pages of 64": Cache((140, 3), (9, 3), page=64),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PAGED)
@@ -113,8 +121,9 @@ def test_paged_decode(name):
         (Cache(keys=(9, 0, 20), queries=(9, 1, 4)), False),
         (Cache(keys=(9, 0, 40), heads=4, kv_heads=2), False),
         (Cache(keys=(40, 33), windows=((8, 2), (17, 0))), False),
+        (Cache((40, 33), (9, 33), windows=((8, 2), (17, 0)), window_size=34), False),
     ],
-    ids=["ragged", "prefill", "decode", "window"],
+    ids=["ragged", "prefill", "decode", "window", "window of a prefill"],
 )
 def test_tvm_s_kernel_agrees(case, ragged):
     given, _ = (ragged_arguments if ragged else paged_arguments)(case)

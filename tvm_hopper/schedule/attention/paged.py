@@ -30,7 +30,12 @@ from tvm_hopper.schedule.products.config import ARCH
 from . import part_table, tile_table
 from .apply import schedule_merge, schedule_tile
 from .cache_arguments import DECODE, PREFILL, RAGGED, CacheArguments
-from .cache_kernels import decode_attention, keys_of_sequence, prefill_attention
+from .cache_kernels import (
+    decode_attention,
+    keys_of_sequence,
+    prefill_attention,
+    window_of_sequence,
+)
 from .choose import AttentionShape, choose_attention
 from .config import KEY_STEP, AttentionConfig
 from .description import Attention
@@ -60,7 +65,7 @@ def paged_attention(
     ----------
     func : PrimFunc
         `batch_prefill_ragged_kv`, `batch_prefill_paged_kv` or `batch_decode_paged_kv` as TVM makes
-        it, of 16-bit tensors; the decode kernel also with a sliding window.
+        it, of 16-bit tensors; those of pages also with a sliding window.
     fallback : str
         Name of a function of the same module that takes the same arguments, TVM's own. It is
         called where keys are rotated in the kernel (`rotary_mode`), or the scale is not positive.
@@ -120,9 +125,16 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
     queries = args["q"]
-    table = TileTable.of(args["q_indptr"], queries.shape[0], rows)
+    table = TileTable.of(args["q_indptr"], queries.shape[0], rows, args.slides)
     attention = prefill_attention(args, table, keys)
-    tables = table.build(lambda x: keys_of_sequence(args, x), args["causal"] > 0)
+    causal = args["causal"] > 0
+    if args.slides:  # its mask is another one
+        causal = tirx.And(causal, args.window == 0)
+    tables = table.build(
+        lambda x: keys_of_sequence(args, x),
+        causal,
+        (lambda x, keys: window_of_sequence(args, x, keys)) if args.slides else None,
+    )
     sch = _form(args, attention, config, 1, table.buffer, tables)
     _bind_table(sch, tile_table.NAME)
     heads, tiles, single, parts = sch.get_loops("tile")

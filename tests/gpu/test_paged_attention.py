@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 TOLERANCES = {"float16": 4e-3, "bfloat16": 2e-2}
 POISON = 777
-KINDS = ("ragged", "prefill", "decode", "window")
+KINDS = ("ragged", "prefill", "decode", "window", "window prefill")
 PROBLEMS = 100  # of each kind
 WIDTHS = (32, 64, 96, 128, 256)
 
@@ -50,13 +50,17 @@ def draw(kind: str, seed: int) -> Cache:
         "dtype": choose.choice(tuple(TOLERANCES)),
         "seed": seed,
     }
+    starts = [choose.randint(0, max(n - 1, 0)) for n in keys]
+    windows = tuple((x, choose.randint(0, x)) for x in starts)
+    if kind == "window prefill":
+        queries = tuple(choose.randint(0, longest) for _ in keys)
+        fields |= {"windows": windows, "window_size": max(queries) + choose.randint(2, 400)}
+        return Cache(tuple(keys), queries, causal=choose.choice((0, 1, 1)), **fields)
     if kind in ("ragged", "prefill"):
         # TVM's kernel gives masked keys a weight where a row sees none of its sequence's
         queries = tuple(choose.randint(0, max(n, 0 if n else 3)) for n in keys)
         return Cache(tuple(keys), queries, causal=choose.choice((0, 1)), **fields)
     if kind == "window":
-        starts = [choose.randint(0, max(n - 1, 0)) for n in keys]
-        windows = tuple((x, choose.randint(0, x)) for x in starts)
         return Cache(tuple(keys), windows=windows, **fields)
     shared = count > 1 and keys[1] > 0 and choose.random() < 0.5
     return Cache(tuple(keys), shared=shared, **fields)

@@ -179,29 +179,38 @@ def other(a: T.Buffer((4,), "float32")):
         (lambda: other, "PrimFunc; need a function with the parameters of a kernel of TVM's paged"),
         (lambda: 3, "int; need a function with the parameters"),
         (
-            lambda: tvm_kernel(replace(ONE, windows=((0, 0),))),
-            "paged prefill: found a sliding window; need sequences without one",
+            lambda: _without_a_body(tvm_kernel(replace(ONE, windows=((0, 0),)))),
+            "paged prefill: found a sliding window; need TVM's mask of one, max",
         ),
         (
             lambda: tvm_kernel(Cache((70,), heads=65, d=128)),
             "paged decode: found 65 heads that share keys; need at most 64",
         ),
         (
-            lambda: _float32(tvm_kernel(ONE, ragged=True)),
+            lambda: _of_type(tvm_kernel(ONE, ragged=True), "float32"),
             "ragged prefill: found q of float32; need float16 or bfloat16",
         ),
+        (
+            lambda: _of_type(tvm_kernel(ONE), "float8_e4m3fn", "pages"),
+            "paged prefill: found pages of float8_e4m3fn with q of float16; need one type",
+        ),
     ],
-    ids=["another", "no function", "window", "heads", "float32"],
+    ids=["another", "no function", "window", "heads", "float32", "float8"],
 )
 def test_refusals(func, match):
     with pytest.raises(ScheduleError, match=match):
         hs.paged_attention(func(), "tvm_s")
 
 
-def _float32(func):
+def _without_a_body(func):
+    return tvm.tirx.PrimFunc(func.params, tvm.tirx.Evaluate(0))
+
+
+def _of_type(func, dtype, *names):
     params = [
-        tvm.tirx.decl_buffer(x.shape, "float32", name=x.name)
-        if tvm.tirx.is_buffer_var(x) and ir.dtype_of(x) == "float16"
+        tvm.tirx.decl_buffer(x.shape, dtype, name=x.name)
+        if tvm.tirx.is_buffer_var(x)
+        and (str(x.name) in names if names else ir.dtype_of(x) == "float16")
         else x
         for x in func.params
     ]

@@ -104,6 +104,11 @@ class CacheArguments:
         dtype = ir.dtype_of(self["q"])
         if dtype not in HALF_DTYPES:
             raise cannot_schedule(where, f"q of {dtype}", " or ".join(HALF_DTYPES))
+        for name in {"k", "v", "pages", "output"} & set(self.by_name):
+            found = ir.dtype_of(self[name])
+            if found != dtype:
+                found = f"{name} of {found} with q of {dtype}"
+                raise cannot_schedule(where, found, "one type", "leave it to TVM's kernel")
         if self.kind == PREFILL and self.slides and self.window is None:
             need = "TVM's mask of one, max(window - row - 1, 0) of the keys before the last"
             raise cannot_schedule(where, "a sliding window", need, "leave it to TVM's kernel")

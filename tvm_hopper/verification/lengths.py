@@ -81,8 +81,13 @@ def _limits(loop: ir.For) -> list[Any]:
 
 
 def _said_by(length: Any) -> tuple[Any, bool]:
-    """Return the tensor that says a length, and whether by a difference; None: another length."""
+    """Return the tensor that says a length, and whether by a difference; None: another length.
+
+    The last of several may say it: `e + 1 < n ? 16 : L[b]`.
+    """
     length = _plain(length)
+    if ir.is_choice(length):
+        length = _plain(length.args[2])
     if isinstance(length, tirx.Sub):
         end, begin = _plain(length.a), _plain(length.b)
         loads = isinstance(end, ir.TensorLoad) and isinstance(begin, ir.TensorLoad)

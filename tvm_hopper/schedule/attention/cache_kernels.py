@@ -24,7 +24,6 @@ from tvm_hopper import ir
 
 from .cache_arguments import DECODE, RAGGED, CacheArguments
 from .description import Attention, KeyLimits, LoopAxis, States, StoredResult
-from .part_table import PartTable
 from .scores import constant
 from .tile_table import TileTable
 
@@ -102,29 +101,35 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
     )
 
 
-def decode_attention(args: CacheArguments, table: PartTable) -> Attention:
-    """Describe attention of one query of each sequence: rows are the heads that share keys."""
+def decode_attention(args: CacheArguments, parts: Any, step: int) -> Attention:
+    """Describe attention of one query of each sequence: rows are the heads that share keys.
+
+    - `parts`: of the keys of a sequence: each takes as many steps, as far as there are any.
+    - `step`: keys of one.
+    """
     sequence, kv_head, row, key = (ir.Var(x, INT32) for x in ("b", "h", "i", "j"))
-    at = table.of_part(0, sequence)  # all parts of a sequence say the same of its keys
+    first_key, keys = keys_of_sequence(args, sequence)
     window = None
     if args.slides:
         start, sink = (args["length_info"][x, sequence] for x in (1, 2))
         window = sink, start - sink
-    source = _source(args, at["first_key"], kv_head, key, at["keys"], window)
+    source = _source(args, first_key, kv_head, key, keys, window)
     kv_heads = tirx.IntImm(INT32, int(args["pages"].shape[2]))
 
     def steps(part: Any) -> tuple[Any, Any]:
-        own = table.of_part(part, sequence)
-        return own["first_step"], own["steps"]
+        every = tirx.floordiv(keys + (step - 1), step)
+        most = tirx.floordiv(every + (parts - 1), parts)
+        first = tirx.min(part * most, every)
+        return first, tirx.min(most, every - first)
 
     return _attention(
         args,
         leads=(LoopAxis(sequence, args["q"].shape[0]), LoopAxis(kv_head, kv_heads)),
         row=LoopAxis(row, tirx.IntImm(INT32, args.group)),
-        key=LoopAxis(key, tirx.floordiv(source.most + (table.keys - 1), table.keys) * table.keys),
+        key=LoopAxis(key, tirx.floordiv(source.most + (step - 1), step) * step),
         place=(sequence, kv_head * args.group + row),
         source=source,
-        limits=KeyLimits(at["keys"], at["keys"], at["keys"], steps),
+        limits=KeyLimits(keys, keys, keys, steps),
         row_count=None,
     )
 

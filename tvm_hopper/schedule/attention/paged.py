@@ -13,6 +13,7 @@ Nothing waits for the device: how many tiles and parts there are follows from th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
 
-from . import part_table, tile_table
+from . import tile_table
 from .apply import schedule_merge, schedule_tile
 from .cache_arguments import DECODE, PREFILL, RAGGED, CacheArguments
 from .cache_kernels import (
@@ -39,7 +40,6 @@ from .cache_kernels import (
 from .choose import AttentionShape, choose_attention
 from .config import KEY_STEP, AttentionConfig
 from .description import Attention
-from .part_table import PartTable
 from .running_form import AttentionTile, RunningForm
 from .tile_table import TileTable
 
@@ -135,8 +135,10 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
         causal,
         (lambda x, keys: window_of_sequence(args, x, keys)) if args.slides else None,
     )
-    sch = _form(args, attention, config, 1, table.buffer, tables)
-    _bind_table(sch, tile_table.NAME)
+    sch = _form(args, attention, config, 1, tables, [table.buffer])
+    blocks, threads = sch.split(sch.fuse(*sch.get_loops(tile_table.NAME)), [None, TABLE_THREADS])
+    sch.bind(blocks, "blockIdx.x")
+    sch.bind(threads, "threadIdx.x")
     heads, tiles, single, parts = sch.get_loops("tile")
     sch.bind(heads, "blockIdx.y")
     sch.bind(sch.fuse(tiles, single), "blockIdx.x")
@@ -184,10 +186,7 @@ def _decode_in_parts(
     args: CacheArguments, config: AttentionConfig, together: int, splits: Any
 ) -> ir.Stmt:
     """Return the kernels of decoding with parts of the keys, as many as the host counts."""
-    table = PartTable.of(splits, args["q"].shape[0], _tile(config)[1])
-    tables = table.build(lambda x: keys_of_sequence(args, x))
-    sch = _form(args, decode_attention(args, table), config, splits, table.buffer, tables)
-    _bind_table(sch, part_table.NAME)
+    sch = _form(args, decode_attention(args, splits, _tile(config)[1]), config, splits)
     *split, sequences, kv_heads, _, parts = sch.get_loops("tile")
     for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
         sch.bind(loop, f"blockIdx.{axis}")
@@ -205,13 +204,6 @@ def _scope(sch: s_tir.Schedule, name: str) -> ir.Stmt:
     return ir.SBlockRealize([], True, ir.with_block(sch.mod["main"].body.block, name_hint=name))
 
 
-def _bind_table(sch: s_tir.Schedule, name: str) -> None:
-    """Let a thread write an entry of a table."""
-    blocks, threads = sch.split(sch.fuse(*sch.get_loops(name)), [None, TABLE_THREADS])
-    sch.bind(blocks, "blockIdx.x")
-    sch.bind(threads, "threadIdx.x")
-
-
 def _tile(config: AttentionConfig) -> tuple[int, int]:
     assert config.tile is not None
     return config.tile
@@ -222,15 +214,15 @@ def _form(
     attention: Attention,
     config: AttentionConfig,
     splits: Any,
-    table: Any,
-    tables: ir.Stmt,
+    tables: Any = None,
+    own: Sequence[Any] = (),
 ) -> s_tir.Schedule:
-    """Return a schedule of the running form, behind the loops that write tables."""
+    """Return a schedule of the running form, behind loops that write tables of its own."""
     assert config.consumers is not None
     rows, keys = _tile(config)
     tile = AttentionTile(rows, keys, config.consumers, splits)
-    body, own = RunningForm(attention, tile, attention.probabilities).build()
-    block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[table, *own])
+    body, others = RunningForm(attention, tile, attention.probabilities).build()
+    block = ir.SBlock([], [], [], "root", ir.seq(tables, body), alloc_buffers=[*own, *others])
     func = tirx.PrimFunc(args.params, ir.SBlockRealize([], True, block))
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     sch.work_on("main")

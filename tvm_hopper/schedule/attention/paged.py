@@ -50,6 +50,8 @@ DECODE_SLOTS = (4, 2), (3, 2), (4, 1), (3, 1), (2, 1)
 SHARED_SM_REGISTERS = (56, 200)  # of a producer and of a consumer, twice 128 together
 MOST_HELD = SHARED_SM_REGISTERS[1] - registers.BESIDE_CHAINED
 MOST_SPLITS = 16
+BOX_ROWS = 8  # rows of a page that a box has at least: a swizzle begins again behind them
+BOX_COLUMNS = 64  # of which each row begins where a load may
 TABLE_THREADS = 128
 # For a producer whose threads copy rows of pages, next to two consumers. A producer of 40 registers
 # spills (ptxas 13.0).
@@ -120,7 +122,8 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
 
 def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     """Return the kernels of a prefill."""
-    if args.kind == PREFILL and given.consumers in (None, 2):
+    copies = _key_copies(args)
+    if copies == "cp_async" and given.consumers in (None, 2):
         given = replace(given, consumers=2, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
@@ -142,10 +145,22 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     heads, tiles, single, parts = sch.get_loops("tile")
     sch.bind(heads, "blockIdx.y")
     sch.bind(sch.fuse(tiles, single), "blockIdx.x")
-    schedule_tile(sch, parts, config, "tma" if args.kind == RAGGED else "cp_async")
+    schedule_tile(sch, parts, config, copies)
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
         sch.annotate(sch.get_sblock(name), ROW_TABLE, tile_table.NAME)
     return _scope(sch, "attention")
+
+
+def _key_copies(args: CacheArguments) -> str:
+    """Return how keys and values are copied: pages as boxes, where a box is no few rows.
+
+    Keys behind a window's start lie anywhere in their pages.
+    """
+    if args.kind == RAGGED:
+        return "tma"
+    page, columns = (int(x) for x in args["pages"].shape[3:])
+    is_box = page % BOX_ROWS == 0 and columns % BOX_COLUMNS == 0 and not args.slides
+    return "tma" if is_box else "cp_async"
 
 
 def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
@@ -190,7 +205,7 @@ def _decode_in_parts(
     *split, sequences, kv_heads, _, parts = sch.get_loops("tile")
     for loop, axis in zip((sequences, kv_heads, *split), "xyz", strict=False):
         sch.bind(loop, f"blockIdx.{axis}")
-    schedule_tile(sch, parts, config, "cp_async")
+    schedule_tile(sch, parts, config, _key_copies(args))
     if together > 1:
         sch.annotate(sequences, BLOCKS_PER_SM, together)
         sch.annotate(sch.get_loops("step")[-1], REGISTERS, list(SHARED_SM_REGISTERS))

@@ -150,15 +150,23 @@ def _box_block(
     parts = rows // transfer.box_rows // (1 if table is None else int(table.extent))
 
     def one(
-        panel: Any, part: Any, tensor_map: ir.Var = tensor_map, row: Any = 0, moved: Any = 0
+        panel: Any,
+        part: Any,
+        tensor_map: ir.Var = tensor_map,
+        row: Any = 0,
+        moved: Any = 0,
+        places: Sequence[Any] = (),
     ) -> Any:
-        """Load a box to a row of its part, from so many rows further on."""
+        """Load a box to a row of its part, from so many rows further on.
+
+        `places` are the coordinates, where they are known.
+        """
         row = part * transfer.box_rows + row
         at = {p.loop_var: panel}
         if table is not None:
             at[table.loop_var] = part // parts
             part = part % parts
-        start = [ir.substitute(x.coordinate, at) for x in transfer.dims]
+        start = [ir.substitute(x, at) for x in places or [x.coordinate for x in transfer.dims]]
         if transfer.row_dims:  # parts follow the outermost dimension of the rows
             cut = transfer.row_dims[0]
             start[cut] = start[cut] + part * transfer.tensor_map.box[cut] + moved
@@ -173,8 +181,11 @@ def _box_block(
             return tma.store(address, encoded, coordinates)
         return tirx.call_extern("int32", load, address, encoded, *coordinates)
 
-    boxes = ir.make_loop("panel", num_panels, lambda panel:
-        ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    if table is None:
+        boxes = ir.make_loop("panel", num_panels, lambda panel:
+            ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    else:
+        boxes = _boxes_by_table(transfer, one, num_panels, parts)
     filled: Any = rows
     if transfer.left is not None:
         boxes = _counted_boxes(transfer, boxes, one, tail_map, (num_panels, rows))
@@ -197,6 +208,33 @@ def _box_block(
     )
 
 
+def _boxes_by_table(transfer: TmaTransfer, one: Any, panels: int, parts: int) -> ir.Stmt:
+    """Load the boxes of all places, which are read first: a load does not wait for the next one's.
+
+    - `one`: makes a load.
+    - `parts`: boxes of a place, above each other.
+    """
+    table = transfer.table
+    assert table is not None
+    binds, loads = [], []
+    for number in range(int(table.extent)):
+        places = []
+        for x in transfer.dims:
+            place = ir.substitute(x.coordinate, {table.loop_var: number})
+            if ir.uses(x.coordinate, table.loop_var):
+                var = ir.Var("place", ir.dtype_of(place))
+                binds.append(tirx.Bind(var, ir.simplify(place)))
+                place = var
+            places.append(place)
+        for part in range(parts):
+
+            def load(panel: Any, at: int = number * parts + part, places: Any = places) -> Any:
+                return one(panel, at, places=places)
+
+            loads.append(ir.make_loop("panel", panels, load))
+    return ir.seq(*binds, *loads)
+
+
 def _counted_boxes(
     transfer: TmaTransfer, boxes: Any, one: Any, row_map: Any, size: tuple[int, int]
 ) -> ir.Stmt:
@@ -212,20 +250,22 @@ def _counted_boxes(
     def part_of(part: Any) -> ir.Stmt:
         left = ir.simplify(transfer.left - ir.cast_like(part * height, transfer.left))
         moved = tirx.Select(left > 0, ir.cast_like(0, beyond), beyond)
-        whole = ir.make_loop("panel", panels, lambda panel: one(panel, part, moved=moved))
+        whole = ir.make_loop(
+            "panel", panels, lambda panel: one(panel, part, moved=moved), rolled=True
+        )
 
         def row_of(row: Any) -> Any:
             place = ir.cast_like(row, beyond)
             moved = tirx.Select(ir.cast_like(row, left) < left, place, beyond)
             return ir.make_loop(
-                "panel", panels, lambda panel: one(panel, part, row_map, row, moved)
+                "panel", panels, lambda panel: one(panel, part, row_map, row, moved), rolled=True
             )
 
-        by_rows = ir.make_loop("row", height, row_of)
+        by_rows = ir.make_loop("row", height, row_of, rolled=True)
         is_whole = tirx.Or(left >= height, left <= 0)
         return ir.IfThenElse(is_whole, ir.seq(whole), ir.seq(by_rows))
 
-    some = ir.make_loop("part", rows // height, part_of)
+    some = ir.make_loop("part", rows // height, part_of, rolled=True)
     return ir.IfThenElse(transfer.left >= rows, ir.seq(boxes), ir.seq(some))
 
 

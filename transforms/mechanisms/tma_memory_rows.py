@@ -19,7 +19,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.analysis.bounds import as_less_than
+from tvm_hopper.analysis.bounds import as_less_than, find_bounds
 from tvm_hopper.analysis.effects import writes
 from tvm_hopper.errors import cannot_lower
 from tvm_hopper.facts import tensor_map as maps
@@ -42,10 +42,10 @@ def find_table_loop(copy: Transfer) -> ir.For | None:
     return loops[0] if moves and not ir.depends_on(plain, [var]) else None
 
 
-def count_rows(copy: Transfer) -> tuple[Transfer, Any]:
+def count_rows(copy: Transfer, around: tuple[ir.For, ...]) -> tuple[Transfer, Any]:
     """Return a copy without the bound of its rows that memory tells, and how many rows are left.
 
-    None where there is no such bound.
+    None where there is no such bound. `around` are the loops of the kernel.
     """
     terms = [] if copy.condition is None else ir.conjuncts(copy.condition)
     own = [x.loop_var for x in copy.loops]
@@ -54,6 +54,9 @@ def count_rows(copy: Transfer) -> tuple[Transfer, Any]:
         ordered = as_less_than(term)
         if ordered is None or not ir.find_all(term, ir.TensorLoad):
             continue
+        loops = (*around, *copy.loops)
+        if find_bounds(term, copy.tensor.indices, tuple(copy.tensor.buffer.shape), loops):
+            continue  # where a map ends
         low, high = ordered
         left = ir.simplify(high - low + ir.cast_like(row, low))
         if not ir.depends_on(left, own):

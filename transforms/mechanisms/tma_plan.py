@@ -150,7 +150,7 @@ def plan_tma_copies(
 
 
 def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
-    copy, left = count_rows(in_digits(given))
+    copy, left = count_rows(in_digits(given), around)
     copy = merge_dimensions(copy, around)
     tensor, s, table = copy.tensor, copy.loops[-1], find_table_loop(copy)
     loops = [x for x in copy.loops[1:-1] if not ir.is_const(x.extent, 1) and x is not table]

@@ -27,6 +27,7 @@ from tvm_hopper.requests.keys import BLOCKS_PER_SM, REGISTERS, ROW_TABLE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
+from tvm_hopper.schedule.tile_order import raster
 
 from . import tile_table
 from .apply import schedule_merge, schedule_tile
@@ -96,9 +97,6 @@ def paged_attention(
         need = "a function with the parameters of a kernel of TVM's paged cache"
         raise cannot_schedule("paged_attention", f"{type(func).__name__}", need)
     args.check()
-    if config is not None and config.persistent:
-        found = f"persistent={config.persistent}"
-        raise cannot_schedule("paged_attention", found, "0: a table deals out the tiles")
     make = _decode if args.kind == DECODE else _prefill
     served = tirx.And(tirx.EQ(args["rotary_mode"], 0), args["sm_scale"] > 0)
     call = tirx.Evaluate(tirx.call_cpacked(fallback, *args.params))
@@ -144,8 +142,11 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     sch.bind(threads, "threadIdx.x")
     heads, tiles, single, parts = sch.get_loops("tile")
     sch.bind(heads, "blockIdx.y")
-    sch.bind(sch.fuse(tiles, single), "blockIdx.x")
+    tiles = sch.fuse(tiles, single)
+    sch.bind(tiles, "blockIdx.x")
     schedule_tile(sch, parts, config, copies)
+    if config.persistent:
+        raster(sch, tiles, persistent=config.persistent)
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
         sch.annotate(sch.get_sblock(name), ROW_TABLE, tile_table.NAME)
     return _scope(sch, "attention")

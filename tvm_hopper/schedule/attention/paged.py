@@ -23,7 +23,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
-from tvm_hopper.requests.keys import BLOCKS_PER_SM, REGISTERS, ROW_TABLE
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, EARLY_LAUNCH, PAIRS, REGISTERS, ROW_TABLE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
@@ -54,6 +54,8 @@ MOST_SPLITS = 16
 BOX_ROWS = 8  # rows of a page that a box has at least: a swizzle begins again behind them
 BOX_COLUMNS = 64  # of which each row begins where a load may
 TABLE_THREADS = 128
+CURVE: str | None = PAIRS
+EARLY = True
 # For a producer whose threads copy rows of pages, next to two consumers. A producer of 40 registers
 # spills (ptxas 13.0).
 COPYING_REGISTERS = (56, 224)
@@ -145,8 +147,13 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     tiles = sch.fuse(tiles, single)
     sch.bind(tiles, "blockIdx.x")
     schedule_tile(sch, parts, config, copies)
-    if config.persistent:
-        raster(sch, tiles, persistent=config.persistent)
+    if config.persistent or EARLY:
+        raster(
+            sch, tiles, persistent=config.persistent or 0, curve=CURVE if config.persistent else None
+        )
+    if EARLY:
+        for loop in (blocks, tiles):
+            sch.annotate(loop, EARLY_LAUNCH, 1)
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
         sch.annotate(sch.get_sblock(name), ROW_TABLE, tile_table.NAME)
     return _scope(sch, "attention")
@@ -210,8 +217,12 @@ def _decode_in_parts(
     if together > 1:
         sch.annotate(sequences, BLOCKS_PER_SM, together)
         sch.annotate(sch.get_loops("step")[-1], REGISTERS, list(SHARED_SM_REGISTERS))
+    if EARLY:
+        sch.annotate(sequences, EARLY_LAUNCH, 1)
     if split:
         schedule_merge(sch)
+        if EARLY:
+            sch.annotate(sch.get_loops("merge")[0], EARLY_LAUNCH, 1)
     return _scope(sch, "attention_in_parts" if split else "attention")
 
 

@@ -56,6 +56,7 @@ BOX_COLUMNS = 64  # of which each row begins where a load may
 TABLE_THREADS = 128
 CURVE: str | None = PAIRS
 EARLY = True
+SHARES = False
 # For a producer whose threads copy rows of pages, next to two consumers. A producer of 40 registers
 # spills (ptxas 13.0).
 COPYING_REGISTERS = (56, 224)
@@ -180,6 +181,7 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     if given.splits is not None:
         return _decode_in_parts(args, config, together, given.splits)
     kv_heads, most = int(args["pages"].shape[2]), chip_of_target().num_sms
+    most *= together if SHARES else 1
     whole = _decode_in_parts(args, config, together, 1)
     if kv_heads > most // 2:
         return whole

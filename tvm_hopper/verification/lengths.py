@@ -42,7 +42,9 @@ class Lengths:
         even = np.arange(1, groups + 1) * self.limit // max(groups, 1)
         ends = {
             "equal": even,
-            "ragged": np.sort(rng.integers(0, self.limit + 1, groups)) * 7 // 8,
+            "ragged": np.append(np.sort(rng.integers(0, self.limit + 1, groups)[1:]), self.limit)
+            * 7
+            // 8,
             "one": np.where(np.arange(groups) < groups // 2, 0, self.limit),
         }[way]
         if self.rises:

@@ -23,7 +23,7 @@ from tvm import s_tir, tirx
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import registers, wgmma
-from tvm_hopper.requests.keys import BLOCKS_PER_SM, EARLY_LAUNCH, PAIRS, REGISTERS, ROW_TABLE
+from tvm_hopper.requests.keys import BLOCKS_PER_SM, PAIRS, REGISTERS, ROW_TABLE
 from tvm_hopper.requests.targets import chip_of_target
 from tvm_hopper.schedule.arguments import check_type
 from tvm_hopper.schedule.products.config import ARCH
@@ -41,6 +41,7 @@ from .cache_kernels import (
 from .choose import AttentionShape, choose_attention
 from .config import KEY_STEP, AttentionConfig
 from .description import Attention
+from .online import ONLINE
 from .running_form import AttentionTile, RunningForm
 from .tile_table import TileTable
 
@@ -54,9 +55,6 @@ MOST_SPLITS = 16
 BOX_ROWS = 8  # rows of a page that a box has at least: a swizzle begins again behind them
 BOX_COLUMNS = 64  # of which each row begins where a load may
 TABLE_THREADS = 128
-CURVE: str | None = PAIRS
-EARLY = True
-SHARES = False
 # For a producer whose threads copy rows of pages, next to two consumers. A producer of 40 registers
 # spills (ptxas 13.0).
 COPYING_REGISTERS = (56, 224)
@@ -106,7 +104,7 @@ def paged_attention(
     branch = ir.IfThenElse(served, make(args, config or AttentionConfig()), call)
     body = ir.SBlockRealize([], True, ir.SBlock([], [], [], "root", branch))
     made = tirx.PrimFunc(args.params, body, attrs=func.attrs)
-    return made.with_attr("tirx.is_scheduled", True)
+    return made.with_attr("tirx.is_scheduled", True).with_attr(ONLINE, "cache")
 
 
 def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
@@ -148,13 +146,8 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     tiles = sch.fuse(tiles, single)
     sch.bind(tiles, "blockIdx.x")
     schedule_tile(sch, parts, config, copies)
-    if config.persistent or EARLY:
-        raster(
-            sch, tiles, persistent=config.persistent or 0, curve=CURVE if config.persistent else None
-        )
-    if EARLY:
-        for loop in (blocks, tiles):
-            sch.annotate(loop, EARLY_LAUNCH, 1)
+    if config.persistent:
+        raster(sch, tiles, persistent=config.persistent, curve=PAIRS)
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
         sch.annotate(sch.get_sblock(name), ROW_TABLE, tile_table.NAME)
     return _scope(sch, "attention")
@@ -181,7 +174,6 @@ def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     if given.splits is not None:
         return _decode_in_parts(args, config, together, given.splits)
     kv_heads, most = int(args["pages"].shape[2]), chip_of_target().num_sms
-    most *= together if SHARES else 1
     whole = _decode_in_parts(args, config, together, 1)
     if kv_heads > most // 2:
         return whole
@@ -219,12 +211,8 @@ def _decode_in_parts(
     if together > 1:
         sch.annotate(sequences, BLOCKS_PER_SM, together)
         sch.annotate(sch.get_loops("step")[-1], REGISTERS, list(SHARED_SM_REGISTERS))
-    if EARLY:
-        sch.annotate(sequences, EARLY_LAUNCH, 1)
     if split:
         schedule_merge(sch)
-        if EARLY:
-            sch.annotate(sch.get_loops("merge")[0], EARLY_LAUNCH, 1)
     return _scope(sch, "attention_in_parts" if split else "attention")
 
 

@@ -158,30 +158,29 @@ def paged_arguments(case):
     return given, parts
 
 
-def seen_keys(case, row, rows, keys):
-    """Return the first key that a row sees, and the one behind the last."""
+def seen_keys(case, rows, keys):
+    """Return which keys each row sees."""
+    row, key = np.arange(rows)[:, None], np.arange(keys)
     if not case.queries or not case.causal:
-        return 0, keys
+        return np.ones((rows, keys), bool)
     if case.windows is not None and case.window_size:
-        return max(0, keys - max(case.window_size - row - 1, 0)), keys
-    return 0, max(0, keys - rows + 1 + row)
+        return keys - np.maximum(case.window_size - row - 1, 0) <= key
+    return key <= keys - rows + row
 
 
 def reference(case, parts):
     """Return the output and the log-sum-exp in float64, of all sequences after each other."""
     outputs, sums = [], []
     for q, k, v in parts:
-        q, k, v = (x.astype("float64") for x in (q, k, v))
-        group = case.heads // case.kv_heads
-        out = np.zeros((len(q), case.heads, case.d))
-        lse = np.full((len(q), case.heads), NO_KEY)
-        for i in range(len(q)):
-            first, seen = seen_keys(case, i, len(q), len(k))
-            for h in range(case.heads) if seen > first else ():
-                score = k[first:seen, h // group] @ q[i, h] * SCALE * np.log2(np.e)
-                weights = 2 ** (score - score.max())
-                out[i, h] = weights @ v[first:seen, h // group] / weights.sum()
-                lse[i, h] = score.max() + np.log2(weights.sum())
-        outputs.append(out)
-        sums.append(lse)
+        q, k, v = (x.astype("float64").swapaxes(0, 1) for x in (q, k, v))
+        k, v = (np.repeat(x, case.heads // case.kv_heads, 0) for x in (k, v))
+        score = q @ k.swapaxes(1, 2) * SCALE * np.log2(np.e)
+        score = np.where(seen_keys(case, *score.shape[1:]), score, -np.inf)
+        top = np.maximum(score.max(2, keepdims=True, initial=NO_KEY), NO_KEY)
+        weights = np.exp2(score - top)
+        total = weights.sum(2, keepdims=True)
+        is_empty = total == 0
+        outputs.append((weights @ v / np.where(is_empty, 1, total)).swapaxes(0, 1))
+        total = np.where(is_empty, 1, total)
+        sums.append((top + np.log2(total))[..., 0].T)
     return np.concatenate(outputs), np.concatenate(sums)

@@ -16,10 +16,12 @@ from tests.schedule.attention.caches import (
     reference,
     tvm_kernel,
 )
-from tvm_hopper import ir, pipeline, schedule as hs
+from tvm_hopper import ir, pipeline, schedule as hs, verify
 from tvm_hopper.errors import LoweringError, ScheduleError
+from tvm_hopper.reference.evaluate import Reference
 from tvm_hopper.requests.keys import ROW_TABLE
 from tvm_hopper.simulation import simulate
+from tvm_hopper.verification.lengths import WAYS, find_lengths
 
 SMALL = {"tile": (64, 32), "consumers": 1}
 
@@ -223,9 +225,64 @@ def _of_type(func, dtype, *names):
         ((3,), "need a function's name"),
         (("tvm_s", 3), "need an hs.AttentionConfig"),
         (("tvm_s", hs.AttentionConfig(tile=(64, 4096))), "bytes of shared memory"),
-        (("tvm_s", hs.AttentionConfig(persistent=-1)), "found persistent=-1; need 0: a table"),
     ],
 )
 def test_arguments(arguments, match):
     with pytest.raises(ScheduleError, match=match):
         hs.paged_attention(tvm_kernel(ONE, ragged=True), *arguments)
+
+
+def test_decoding_has_no_persistent_blocks():
+    with pytest.raises(ScheduleError, match="found persistent=-1; need 0: a thread block has one"):
+        our_kernel(Cache((3,)), persistent=-1)
+
+
+def test_the_plain_loops_need_a_kernel_of_the_cache():
+    with pytest.raises(ScheduleError, match="PrimFunc; need a function with the parameters"):
+        hs.cache_loops(other)
+
+
+PLAIN = {
+    "ragged": (replace(EMPTY, heads=4, kv_heads=2), True),
+    "prefill": (Cache((20, 33, 5), (7, 33, 2), page=8), False),
+    "decode": (Cache((20, 33, 5)), False),
+    "window": (Cache((70, 40, 33), windows=((20, 4), (0, 0), (17, 17))), False),
+    "window of a prefill": (
+        Cache((70, 40), (7, 33), windows=((20, 4), (0, 0)), window_size=30), False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_loops(name):
+    """They compute what float64 does; of tables and lengths they say what these may hold."""
+    case, ragged = PLAIN[name]
+    loops = hs.cache_loops(tvm_kernel(case, ragged))
+    given, parts = (ragged_arguments if ragged else paged_arguments)(case)
+    names = [str(x.name) for x in loops.params]
+    place, plain = names.index("output"), Reference(loops, moved_roundings=True)
+    arguments = [given[x] for x in names]
+    found = plain.evaluate(arguments, {place: tuple((0, n - 1) for n in given["output"].shape)})
+    want, _ = reference(case, parts)
+    assert (np.abs(found[place].value - want) <= found[place].error + 1e-6).all()
+    drawn = {names[x.place] for x in find_lengths(loops, plain.sizes(arguments))}
+    lengths = {"length_info"} if case.windows is None and not ragged else set()
+    assert drawn >= {x for x in names if "indptr" in x} | lengths
+    indices = {names[x] for x in plain.legal_indices(arguments)}
+    assert indices == {x for x in names if "values" in x}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_verify_draws_tables_and_lengths(kind):
+    case = Cache((1,), (1,) if kind == "prefill" else None, d=64)
+    sizes = {"max_num_pages": 9, "nnz_pages": 8}
+    sizes |= {"batch_size": 3, "total_len": 40, "causal": 1} if case.queries else {"B": 3}
+    given = {"rotary_mode": 0, "rope_scale": 1.0, "rope_theta": 1e4, "sm_scale": 0.2, **sizes}
+    config = SMALL if case.queries else {"splits": 2}
+    done = verify(
+        our_kernel(case, **config), given, (("eager", 0), ("on_wait", 0), ("random", 1)),
+        against=hs.cache_loops(tvm_kernel(case)), target=TARGET, budget_s=240,
+    )  # fmt: skip
+    assert done.verdict == "clean", done
+    assert done.values.text.count("on integers") == len(WAYS)

@@ -167,9 +167,12 @@ def _key_copies(args: CacheArguments) -> str:
 
 def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     """Return the kernels of decoding: with one part of the keys, and with several."""
+    where = "attention of the cache, paged decode"
     if args.group > ROWS:
-        where = "attention of the cache, paged decode"
         raise cannot_schedule(where, f"{args.group} heads that share keys", f"at most {ROWS}")
+    if given.persistent:
+        need = "0: a thread block has one sequence"
+        raise cannot_schedule(where, f"persistent={given.persistent}", need)
     config, together = _decode_config(_shape(args, args.group), given)
     if given.splits is not None:
         return _decode_in_parts(args, config, together, given.splits)

@@ -55,7 +55,8 @@ def count_rows(copy: Transfer, around: tuple[ir.For, ...]) -> tuple[Transfer, An
         if ordered is None or not ir.find_all(term, ir.TensorLoad):
             continue
         loops = (*around, *copy.loops)
-        if find_bounds(term, copy.tensor.indices, tuple(copy.tensor.buffer.shape), loops):
+        known = find_bounds(term, copy.tensor.indices, tuple(copy.tensor.buffer.shape), loops)
+        if known is not None and not ir.find_all(list(known.below), ir.TensorLoad):
             continue  # where a map ends
         low, high = ordered
         left = ir.simplify(high - low + ir.cast_like(row, low))

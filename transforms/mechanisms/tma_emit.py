@@ -183,7 +183,7 @@ def _box_block(
 
     if table is None:
         boxes = ir.make_loop("panel", num_panels, lambda panel:
-            ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+            ir.make_loop("part", parts, lambda part: one(panel, part)))  # fmt: skip
     else:
         boxes = _boxes_by_table(transfer, one, num_panels, parts)
     filled: Any = rows

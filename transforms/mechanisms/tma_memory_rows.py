@@ -7,8 +7,8 @@
     for a, c in grid(8, 16): tile[a * 16 + c, ...] = pages[table[j * 8 + a], c, ...]
     each value of a is a box of its own; n[b] - j * 128 rows are left
 
-A map ends where the host knows. A box of which some rows are left is loaded row by row; further rows
-are loads beyond the map, which the hardware fills with zeros.
+A map ends where the host knows. A box of which some rows are left is loaded row by row; further
+rows are loads beyond the map, which the hardware fills with zeros.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ tensor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from tvm import sym, tirx
@@ -34,7 +34,7 @@ from .tma_memory_rows import (
     find_table_loop,
 )
 from .tma_merged_dimensions import merge_dimensions
-from .tma_row_dimensions import in_digits
+from .tma_row_dimensions import in_digits, row_boxes
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
@@ -166,7 +166,7 @@ def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     if left is not None:
         check_single_rows(copy, loops)
     counted = maps.MAX_BOX if left is None else MOST_COUNTED_ROWS
-    boxes = _row_boxes(copy, extents, list(steps.values()), blocks, counted, table is not None)
+    boxes = row_boxes(copy, extents, list(steps.values()), blocks, counted, table is not None)
     moving = (*(x for x in copy.loops[1:-1] if x is not table), s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
@@ -250,49 +250,6 @@ def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
     if not ir.uses(copy.condition, rows.loop_var) or not divides(dim.box, dim.coordinate):
         return None
     return ir.simplify(tirx.floormod(dim.extent - 1, ir.cast_like(dim.box, dim.extent)) + 1)
-
-
-def _row_boxes(
-    copy: Transfer, extents: list[int], steps: list[int], blocks: int, most: int, apart_all: bool
-) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins again.
-
-    Where blocks of a cluster may share the load: into as many for each block, if that is possible.
-
-    - `most`: rows of a box.
-    - `apart_all`: whether another box lies after the last one of these rows.
-    """
-    if not extents:
-        return []
-    num_rows, *inside = extents
-    longest, step = max(zip(inside, steps[1:], strict=False), key=prod, default=(1, 1))
-    if longest * step > maps.MAX_BOX:
-        raise cannot_lower(
-            copy.where,
-            f"a tile with {longest} in the middle of its dimensions"
-            + (f", at each {step} of the tensor's" if step > 1 else ""),
-            f"at most {maps.MAX_BOX} there, what a box holds"
-            + (", what is stepped over included" if step > 1 else ""),
-            "choose another tile",
-        )
-    step = steps[0] if steps else 1
-    row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
-    apart = int(copy.tile.buffer.ty.data_alignment)
-    longest = min(num_rows, maps.MAX_BOX // step, most)
-    whole = [n for n in range(longest, 0, -1) if num_rows % n == 0]
-    panels = int(copy.loops[0].extent)
-    whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
-    for n in whole:
-        if (n == num_rows and not apart_all) or n * row_bytes % apart == 0:
-            return [n, *inside]
-    raise cannot_lower(
-        copy.where,
-        f"a tile of {num_rows} rows, {row_bytes} bytes each"
-        + (f", at each {step} of the tensor's" if step > 1 else ""),
-        f"rows that fall into equal boxes of at most {maps.MAX_BOX // step}, each at a multiple "
-        f"of {apart} bytes",
-        f"choose a multiple of {apart // gcd(apart, row_bytes)} rows",
-    )
 
 
 def _contiguous_axis(copy: Transfer) -> int:

@@ -76,7 +76,7 @@ def make_loop(
         return seq(body(tirx.IntImm("int32", 0)))
     dtype = "int32" if isinstance(extent, int) else dtype_of(extent)
     var = Var(name, dtype)
-    notes = {"disable_unroll": True} if rolled else None
+    notes: dict[str, Any] | None = {"disable_unroll": True} if rolled else None
     notes = {"pragma_unroll": int(extent)} if unroll else notes
     zero = tirx.IntImm(dtype, 0)
     extent = tirx.IntImm(dtype, extent) if isinstance(extent, int) else extent

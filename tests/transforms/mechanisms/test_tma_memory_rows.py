@@ -28,9 +28,7 @@ def program(page, counted=True):
             with T.sblock("tile"):
                 vi, vj = T.axis.remap("SS", [i, j])
                 tile[vi, vj] = (
-                    T.if_then_else(
-                        vi < count[0], A[table[vi // page], vi % page, vj], T.float16(0)
-                    )
+                    T.if_then_else(vi < count[0], A[table[vi // page], vi % page, vj], T.float16(0))
                     if counted
                     else A[table[vi // page], vi % page, vj]
                 )

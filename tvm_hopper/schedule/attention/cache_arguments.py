@@ -93,9 +93,7 @@ class CacheArguments:
 
         Its mask shows row i of a sequence the last `max(window - i - 1, 0)` keys.
         """
-        found = {
-            _window_of(x.a.b) for x in ir.find_all(self.func.body, tirx.Max, _is_first_key)
-        }
+        found = {_window_of(x.a.b) for x in ir.find_all(self.func.body, tirx.Max, _is_first_key)}
         return found.pop() if len(found) == 1 else None
 
     def check(self) -> None:

@@ -13,7 +13,6 @@ Loops say what tables and lengths may hold: `verify` draws them.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import tvm
 from tvm import tirx

@@ -31,7 +31,7 @@ from tvm_hopper.schedule.tile_order import raster
 
 from . import tile_table
 from .apply import schedule_merge, schedule_tile
-from .cache_arguments import DECODE, PREFILL, RAGGED, CacheArguments
+from .cache_arguments import DECODE, RAGGED, CacheArguments
 from .cache_kernels import (
     decode_attention,
     keys_of_sequence,
@@ -121,8 +121,7 @@ def _shape(args: CacheArguments, rows: int | None) -> AttentionShape:
 
 def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     """Return the kernels of a prefill."""
-    copies = _key_copies(args)
-    if copies == "cp_async" and given.consumers in (None, 2):
+    if not _has_boxes(args) and given.consumers in (None, 2):
         given = replace(given, consumers=2, registers=given.registers or COPYING_REGISTERS)
     config = choose_attention(_shape(args, None), given)
     rows, keys = _tile(config)
@@ -145,7 +144,7 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
     sch.bind(heads, "blockIdx.y")
     tiles = sch.fuse(tiles, single)
     sch.bind(tiles, "blockIdx.x")
-    schedule_tile(sch, parts, config, copies)
+    schedule_tile(sch, parts, config, _key_copies(args))
     if config.persistent:
         raster(sch, tiles, persistent=config.persistent, curve=PAIRS)
     for name in ("out", "lse"):  # tiles are of different rows, as offsets do not fall
@@ -154,15 +153,18 @@ def _prefill(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:
 
 
 def _key_copies(args: CacheArguments) -> str:
-    """Return how keys and values are copied: pages as boxes, where a box is no few rows.
+    return "tma" if _has_boxes(args) else "cp_async"
+
+
+def _has_boxes(args: CacheArguments) -> bool:
+    """Tell whether keys are boxes: rows in a row, or pages of which a box has no few rows.
 
     Keys behind a window's start lie anywhere in their pages.
     """
     if args.kind == RAGGED:
-        return "tma"
+        return True
     page, columns = (int(x) for x in args["pages"].shape[3:])
-    is_box = page % BOX_ROWS == 0 and columns % BOX_COLUMNS == 0 and not args.slides
-    return "tma" if is_box else "cp_async"
+    return page % BOX_ROWS == 0 and columns % BOX_COLUMNS == 0 and not args.slides
 
 
 def _decode(args: CacheArguments, given: AttentionConfig) -> ir.Stmt:

@@ -114,13 +114,10 @@ class RunningForm:
         self.cuts_depth = not self._divides(a.depth, DEPTH_STEP)
         extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
         self.loops = ElementNests(extents, self.dtype)
-        limits = [] if a.limits is None else [a.limits.of_row, a.limits.from_row]
-        of_rows = [
-            None if x is None else ir.new_buffer(name, (rows,), self.dtype, "global")
-            for name, x in zip(("limit", "first_key"), (*limits, None, None), strict=False)
-        ]
+        from_row = None if a.limits is None else a.limits.from_row
         self.buffers = _Buffers(
-            *of_rows,
+            None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
+            None if from_row is None else ir.new_buffer("first_key", (rows,), self.dtype, "global"),
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
             ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),
             ir.new_buffer("acc", (rows, a.column.extent), FLOAT32, "global"),

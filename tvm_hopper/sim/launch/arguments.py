@@ -24,8 +24,8 @@ def complete(
 ) -> tuple[dict[str, Any], list[str]]:
     """Add the arguments that `inputs` lacks: outputs with the shape that the others imply.
 
-    An integer under the name of a variable of shapes fixes that size. A tensor with strides or an element offset is made as a view with padded rows that starts after
-    the beginning of its memory.
+    An integer under the name of a variable of shapes fixes that size. A tensor with strides or an
+    element offset is made as a view with padded rows that starts after the beginning of its memory.
 
     - `allocate` (callable or None): gives so many bytes for an argument; None: bytes of 0xFF, which
       is NaN.

@@ -21,10 +21,11 @@ WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
 # Those of `make test-all` alone, since quicker tests have the same kinds: docs/relax.md, tests of
 # tuning with its processes (tests/meta_schedule), of one schedule on two chips
-# (tests/integration/test_async_schedules.py), and of attention (tests/schedule/attention).
+# (tests/integration/test_async_schedules.py), and of attention and caches
+# (tests/schedule/attention).
 LONG = {
     *("02_relax_model", "03_tuning_a_matmul", "07_one_schedule_two_chips"),
-    *("08_many_gpus", "09_attention_from_loops"),
+    *("08_many_gpus", "09_attention_from_loops", "11_serving_with_pages"),
 }
 RUN = [
     *WITH_PYTHON,

@@ -109,7 +109,9 @@ class Steps:
         self.call("kv_state_begin_forward", *shapes)
         many = (len(lengths), 1) if set(lengths.values()) == {1} else (1, total)
         given = tvm.runtime.tensor(qkv.reshape(*many, *qkv.shape[1:]), self.device)
-        found = [x.numpy().reshape(total, HEADS, D) for x in self.machine["step"](given, self.cache)]
+        found = [
+            x.numpy().reshape(total, HEADS, D) for x in self.machine["step"](given, self.cache)
+        ]
         self.call("kv_state_end_forward")
         first, want = 0, []
         for x, n in lengths.items():

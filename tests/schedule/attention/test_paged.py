@@ -23,7 +23,8 @@ from tvm_hopper.requests.keys import ROW_TABLE
 from tvm_hopper.simulation import simulate
 from tvm_hopper.verification.lengths import WAYS, find_lengths
 
-SMALL = {"tile": (64, 32), "consumers": 1}
+SMALL = {"tile": (64, 32), "consumers": 1, "persistent": 0}
+MANY = {**SMALL, "persistent": -1}
 
 
 def run(func, given, **options):
@@ -59,6 +60,20 @@ RAGGED = {
 @pytest.mark.parametrize("name", RAGGED)
 def test_ragged_prefill(name):
     check(RAGGED[name], ragged=True, **SMALL)
+
+
+@pytest.mark.parametrize("name", ["any empty", "not causal", "no queries", "no keys"])
+def test_tiles_in_turn(name):
+    """Persistent blocks: tiles without keys take no step."""
+    check(RAGGED[name], ragged=True, **MANY)
+    check(replace(RAGGED[name], d=64), **MANY)
+
+
+def test_the_host_chooses_whether_blocks_are_persistent():
+    text = our_kernel(ONE, ragged=True).script()
+    assert "qo_len * 2 // 128 > 1056 and qo_len <= batch_size * 1024" in text
+    assert text.count('T.sblock("attention_of_many")') == 1
+    assert text.count('T.sblock("attention")') == 1
 
 
 def test_ragged_prefill_as_it_is_chosen():
@@ -101,8 +116,8 @@ DECODE = {
         Cache((70, 40, 130, 0), windows=((20, 4), (0, 0), (67, 17), (0, 0))),
         {"splits": 2},
     ),
-    "no parts, as the host counts": (Cache((20, 3), heads=34, kv_heads=34), {}),
-    "no parts, whatever it counts": (Cache((3,), heads=67, kv_heads=67), {}),
+    "no parts, as the host counts": (Cache((20, 3, 5, 1), heads=34, kv_heads=34), {}),
+    "no parts, whatever it counts": (Cache((3,), heads=133, kv_heads=133), {}),
     "two stages, one step": (Cache((70,)), {"splits": 1, "stages": 2, "tile": (64, 80)}),
 }
 

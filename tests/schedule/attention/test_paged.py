@@ -169,6 +169,19 @@ def test_a_table_read_out_of_bounds_is_found():
     assert {x.rule for x in done.findings} >= {"OOB_ACCESS"}
 
 
+def test_pools_beyond_32_bits():
+    """Elements of pages are counted in 64 bits, from the page's number on."""
+    mod = tvm.IRModule({"main": our_kernel(Cache((70,)), splits=1)})
+    kernels = pipeline.lower_final(mod, TARGET).device.functions.values()
+    loads = [x for k in kernels for x in ir.find_all(k.body, ir.TensorLoad)]
+    places = [i for x in loads if str(x.source.name).startswith("pages") for i in x.indices]
+    assert places
+    assert {ir.dtype_of(x) for x in places} == {"int64"}
+    casts = [y for x in places for y in ir.find_all(x, tvm.tirx.Cast)]
+    wide = {str(x.value.source.name) for x in casts if isinstance(x.value, ir.TensorLoad)}
+    assert "page_table_values" in wide
+
+
 def test_rows_that_a_table_places_need_a_word():
     """That no two tiles store the same row follows from the table's contents alone."""
 

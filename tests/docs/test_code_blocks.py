@@ -21,11 +21,12 @@ WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in
 # Here without Jupyter, whose start takes most of the time; `make test-all` runs the notebooks.
 # Those of `make test-all` alone, since quicker tests have the same kinds: docs/relax.md, tests of
 # tuning with its processes (tests/meta_schedule), of one schedule on two chips
-# (tests/integration/test_async_schedules.py), of attention (tests/schedule/attention), and of
-# experts (tests/schedule/test_ragged.py).
+# (tests/integration/test_async_schedules.py), of attention and caches
+# (tests/schedule/attention), and of experts (tests/schedule/test_ragged.py).
 LONG = {
     *("02_relax_model", "03_tuning_a_matmul", "07_one_schedule_two_chips"),
     *("08_many_gpus", "09_attention_from_loops", "10_products_of_experts"),
+    "11_serving_with_pages",
 }
 RUN = [
     *WITH_PYTHON,

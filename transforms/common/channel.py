@@ -225,18 +225,27 @@ def find_split(kernel: ir.For) -> ir.IfThenElse | None:
 def threads_per_arrival(slots: list[ir.Var], readers: list[ir.Stmt]) -> int:
     """Return how many threads one arrival speaks for, of those that read some slots.
 
-    A warp group's operations are waited for by all of it. Plain loads are each warp's own, and its
-    lanes synchronise before one of them arrives.
+    A warp group's operations are waited for by all of it, unless a loop around them runs no
+    iteration. Plain loads are each warp's own, and its lanes synchronise before one of them
+    arrives.
     """
     for reader in readers:
         operations = {
             block: ir.seq()
             for block in ir.find_all(reader, ir.SBlockRealize, lambda x: _of_warp_group(x.block))
         }
+        if any(_may_be_left_out(reader, x) for x in operations):
+            return THREADS_PER_WARP
         rest = _without_regions(ir.replace_nodes(reader, ir.SBlockRealize, operations))
         if any(ir.uses(rest, buffer) for buffer in slots):
             return THREADS_PER_WARP
     return WARP_GROUP_THREADS
+
+
+def _may_be_left_out(reader: ir.Stmt, operation: ir.Stmt) -> bool:
+    """Tell whether a loop around an operation may run no iteration."""
+    loops = ir.find_all(reader, ir.For, lambda x: ir.uses_node(x, operation))
+    return any((ir.static_int(x.extent) or 0) < 1 for x in loops)
 
 
 def _without_regions(stmt: ir.Stmt) -> ir.Stmt:

@@ -36,7 +36,7 @@ def _group_by_map(transfers: Iterable[TmaTransfer]) -> list[list[TmaTransfer]]:
     groups: list[tuple[list[Any], list[TmaTransfer]]] = []
     for transfer in transfers:
         arguments = _arguments(transfer, transfer.tensor_map.box)
-        arguments += [] if transfer.tail is None else [transfer.tail]
+        arguments += [transfer.tail_box[transfer.row_dims[0]]] if transfer.has_tail else []
         alike = next((x for known, x in groups if structural_equal(known, arguments)), None)
         if alike is None:
             groups.append((arguments, [transfer]))
@@ -52,7 +52,7 @@ def emit_boxes(plan: Sequence[TmaTransfer], host: Host) -> dict[Any, Any]:
         name, handle = group[0].copy.tensor.buffer.name, tirx.tvm_stack_alloca("tensormap", 1)
         tensor_map, tail_map = ir.Var(host.names.take(f"{name}_map"), handle.ty), None
         encoded = [(tensor_map, handle, False)]
-        if group[0].tail is not None:
+        if group[0].has_tail:
             handle = tirx.tvm_stack_alloca("tensormap", 1)
             tail_map = ir.Var(host.names.take(f"{name}_tail_map"), handle.ty)
             encoded.append((tail_map, handle, True))
@@ -146,13 +146,30 @@ def _box_block(
     num_panels, *row_extents, _ = (int(loop.extent) for loop in transfer.copy.loops)
     rows = prod(row_extents)
     first_panel, first_row, _ = transfer.copy.tile.start(transfer.copy.loops)
+    table = transfer.table
+    parts = rows // transfer.box_rows // (1 if table is None else int(table.extent))
 
-    def one(panel: Any, part: Any, tensor_map: ir.Var = tensor_map) -> Any:
-        row = part * transfer.box_rows
-        start = [ir.substitute(x.coordinate, {p.loop_var: panel}) for x in transfer.dims]
+    def one(
+        panel: Any,
+        part: Any,
+        tensor_map: ir.Var = tensor_map,
+        row: Any = 0,
+        moved: Any = 0,
+        places: Sequence[Any] = (),
+    ) -> Any:
+        """Load a box to a row of its part, from so many rows further on.
+
+        `places` are the coordinates, where they are known.
+        """
+        row = part * transfer.box_rows + row
+        at = {p.loop_var: panel}
+        if table is not None:
+            at[table.loop_var] = part // parts
+            part = part % parts
+        start = [ir.substitute(x, at) for x in places or [x.coordinate for x in transfer.dims]]
         if transfer.row_dims:  # parts follow the outermost dimension of the rows
             cut = transfer.row_dims[0]
-            start[cut] = start[cut] + part * transfer.tensor_map.box[cut]
+            start[cut] = start[cut] + part * transfer.tensor_map.box[cut] + moved
         # 32 bits: PTX ISA 9.1, 9.7.9.27.1.2; loops may count in 64.
         coordinates = [ir.as_int32(ir.simplify(x)) for x in start]
         place = [ir.simplify(first_panel + panel), ir.simplify(first_row + row), 0]
@@ -164,10 +181,15 @@ def _box_block(
             return tma.store(address, encoded, coordinates)
         return tirx.call_extern("int32", load, address, encoded, *coordinates)
 
-    boxes = ir.make_loop("panel", num_panels, lambda panel:
-        ir.make_loop("part", rows // transfer.box_rows, lambda part: one(panel, part)))  # fmt: skip
+    if table is None:
+        boxes = ir.make_loop("panel", num_panels, lambda panel:
+            ir.make_loop("part", parts, lambda part: one(panel, part)))  # fmt: skip
+    else:
+        boxes = _boxes_by_table(transfer, one, num_panels, parts)
     filled: Any = rows
-    if tail_map is not None:
+    if transfer.left is not None:
+        boxes = _counted_boxes(transfer, boxes, one, tail_map, (num_panels, rows))
+    elif tail_map is not None:
         last = ir.make_loop("panel", num_panels, lambda panel: one(panel, 0, tail_map))
         boxes = ir.IfThenElse(transfer.is_whole, boxes, ir.seq(last))
         whole_tile = tirx.IntImm("int32", rows)
@@ -184,6 +206,67 @@ def _box_block(
         writes=[touched if transfer.copy.fills_shared else whole],
         annotations=operation_notes(transfer.copy),
     )
+
+
+def _boxes_by_table(transfer: TmaTransfer, one: Any, panels: int, parts: int) -> ir.Stmt:
+    """Load the boxes of all places, which are read first: a load does not wait for the next one's.
+
+    - `one`: makes a load.
+    - `parts`: boxes of a place, above each other.
+    """
+    table = transfer.table
+    assert table is not None
+    binds, loads = [], []
+    for number in range(int(table.extent)):
+        places = []
+        for x in transfer.dims:
+            place = ir.substitute(x.coordinate, {table.loop_var: number})
+            if ir.uses(x.coordinate, table.loop_var):
+                var = ir.Var("place", ir.dtype_of(place))
+                binds.append(tirx.Bind(var, ir.simplify(place)))
+                place = var
+            places.append(place)
+        for part in range(parts):
+
+            def load(panel: Any, at: int = number * parts + part, places: Any = places) -> Any:
+                return one(panel, at, places=places)
+
+            loads.append(ir.make_loop("panel", panels, load))
+    return ir.seq(*binds, *loads)
+
+
+def _counted_boxes(
+    transfer: TmaTransfer, boxes: Any, one: Any, row_map: Any, size: tuple[int, int]
+) -> ir.Stmt:
+    """Load the rows that are left, and zeros from beyond the map for the others.
+
+    - `boxes`: all of them, as where all rows are left.
+    - `one`: makes a load.
+    - `size`: panels and rows of the tile.
+    """
+    panels, rows = size
+    height, beyond = transfer.box_rows, transfer.dims[transfer.row_dims[0]].extent
+
+    def part_of(part: Any) -> ir.Stmt:
+        left = ir.simplify(transfer.left - ir.cast_like(part * height, transfer.left))
+        moved = tirx.Select(left > 0, ir.cast_like(0, beyond), beyond)
+        whole = ir.make_loop(
+            "panel", panels, lambda panel: one(panel, part, moved=moved), rolled=True
+        )
+
+        def row_of(row: Any) -> Any:
+            place = ir.cast_like(row, beyond)
+            moved = tirx.Select(ir.cast_like(row, left) < left, place, beyond)
+            return ir.make_loop(
+                "panel", panels, lambda panel: one(panel, part, row_map, row, moved), rolled=True
+            )
+
+        by_rows = ir.make_loop("row", height, row_of, rolled=True)
+        is_whole = tirx.Or(left >= height, left <= 0)
+        return ir.IfThenElse(is_whole, ir.seq(whole), ir.seq(by_rows))
+
+    some = ir.make_loop("part", rows // height, part_of, rolled=True)
+    return ir.IfThenElse(transfer.left >= rows, ir.seq(boxes), ir.seq(some))
 
 
 def _note_of(transfers: list[TmaTransfer]) -> TensorMapNote:

@@ -9,7 +9,7 @@ tensor's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from tvm import sym, tirx
@@ -26,8 +26,15 @@ from tvm_hopper.transforms.common.multicast_groups import find_cluster_axis, sha
 from tvm_hopper.transforms.common.transfer import Transfer
 
 from .mechanism import PlannedCopy
+from .tma_memory_rows import (
+    MOST_COUNTED_ROWS,
+    check_places,
+    check_single_rows,
+    count_rows,
+    find_table_loop,
+)
 from .tma_merged_dimensions import merge_dimensions
-from .tma_row_dimensions import in_digits
+from .tma_row_dimensions import in_digits, row_boxes
 
 NO_AXIS = -1  # of a dimension that the map has and the tensor has not
 
@@ -52,7 +59,8 @@ class MapDim:
 class TmaTransfer(PlannedCopy):
     """One tile: the map's dimensions, innermost first, and which of them the tile's rows follow.
 
-    The first of several `row_dims` is the outermost of the tile; one row needs none.
+    The first of several `row_dims` is the outermost of the tile; one row needs none. Each value of
+    the loop `table` has boxes of its own. `left` rows exist where memory tells that.
     """
 
     dims: tuple[MapDim, ...]
@@ -61,6 +69,8 @@ class TmaTransfer(PlannedCopy):
     around: tuple[ir.For, ...]  # loops whose variables a coordinate may depend on
     tail: Any = None  # rows of the last tile inside of the tensor, where the others may be anything
     declared: Any = None  # the tensor, with the dimensions that the program gives it
+    table: ir.For | None = None
+    left: Any = None
 
     def __post_init__(self) -> None:
         longest = max((d or 0) for d in self.tensor_map.dims)
@@ -105,9 +115,14 @@ class TmaTransfer(PlannedCopy):
 
     @property
     def tail_box(self) -> tuple[Any, ...]:
-        """The box of the last tile, where that is another one."""
-        cut = self.row_dims[0]
-        return (*self.tensor_map.box[:cut], self.tail, *self.tensor_map.box[cut + 1 :])
+        """The box of the last tile, or of one row, where that is another one."""
+        cut, rows = self.row_dims[0], 1 if self.left is not None else self.tail
+        return (*self.tensor_map.box[:cut], rows, *self.tensor_map.box[cut + 1 :])
+
+    @property
+    def has_tail(self) -> bool:
+        """Tell whether there is such a box."""
+        return self.tail is not None or self.left is not None
 
     @property
     def is_whole(self) -> Any:
@@ -129,14 +144,16 @@ def plan_tma_copies(
     around = tuple(ir.find_all(kernel, ir.For))
     for copy in copies:
         check_alone(kernel, copy)
+        check_places(kernel, copy)
         check_once(copy)
     return tuple(_plan_boxes(copy, around) for copy in copies)
 
 
 def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
-    copy = merge_dimensions(in_digits(given), around)
-    tensor, s = copy.tensor, copy.loops[-1]
-    loops = [loop for loop in copy.loops[1:-1] if not ir.is_const(loop.extent, 1)]
+    copy, left = count_rows(in_digits(given), around)
+    copy = merge_dimensions(copy, around)
+    tensor, s, table = copy.tensor, copy.loops[-1], find_table_loop(copy)
+    loops = [x for x in copy.loops[1:-1] if not ir.is_const(x.extent, 1) and x is not table]
     inner = _contiguous_axis(copy)
     rows = _row_axes(copy, loops, inner)
     no_axis = bool(loops) and not rows  # rows of which the tensor has one
@@ -146,8 +163,11 @@ def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
     axis = find_cluster_axis(around)
     blocks = 1 if axis is None else sharing_of(tensor.indices, axis).count
     extents = [int(loop.extent) for loop in loops]
-    boxes = _row_boxes(copy, extents, list(steps.values()), blocks)
-    moving = (*copy.loops[1:-1], s)
+    if left is not None:
+        check_single_rows(copy, loops)
+    counted = maps.MAX_BOX if left is None else MOST_COUNTED_ROWS
+    boxes = row_boxes(copy, extents, list(steps.values()), blocks, counted, table is not None)
+    moving = (*(x for x in copy.loops[1:-1] if x is not table), s)
     start = tensor.start(moving)
     strides = tensor.strides_bytes
     shape = tensor.buffer.shape
@@ -184,10 +204,12 @@ def _plan_boxes(given: Transfer, around: tuple[ir.For, ...]) -> TmaTransfer:
         and boxes == extents
         and len(loops) == 1
         and list(steps.values()) in ([], [1])
+        and table is left is None
     ):
         tail = _tail(copy, loops[0], dims[row_dims[0]])
     around = (*around, *copy.loops)
-    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail, given.tensor.buffer)
+    declared = given.tensor.buffer
+    return TmaTransfer(copy, tuple(dims), row_dims, swizzle, around, tail, declared, table, left)
 
 
 def _stays_at_zero(copy: Transfer, axis: int, around: tuple[ir.For, ...]) -> bool:
@@ -228,43 +250,6 @@ def _tail(copy: Transfer, rows: ir.For, dim: MapDim) -> Any:
     if not ir.uses(copy.condition, rows.loop_var) or not divides(dim.box, dim.coordinate):
         return None
     return ir.simplify(tirx.floormod(dim.extent - 1, ir.cast_like(dim.box, dim.extent)) + 1)
-
-
-def _row_boxes(copy: Transfer, extents: list[int], steps: list[int], blocks: int = 1) -> list[int]:
-    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins again.
-
-    Where blocks of a cluster may share the load: into as many for each block, if that is possible.
-    """
-    if not extents:
-        return []
-    num_rows, *inside = extents
-    longest, step = max(zip(inside, steps[1:], strict=False), key=prod, default=(1, 1))
-    if longest * step > maps.MAX_BOX:
-        raise cannot_lower(
-            copy.where,
-            f"a tile with {longest} in the middle of its dimensions"
-            + (f", at each {step} of the tensor's" if step > 1 else ""),
-            f"at most {maps.MAX_BOX} there, what a box holds"
-            + (", what is stepped over included" if step > 1 else ""),
-            "choose another tile",
-        )
-    step = steps[0] if steps else 1
-    row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
-    apart = int(copy.tile.buffer.ty.data_alignment)
-    whole = [n for n in range(min(num_rows, maps.MAX_BOX // step), 0, -1) if num_rows % n == 0]
-    panels = int(copy.loops[0].extent)
-    whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
-    for n in whole:
-        if n == num_rows or n * row_bytes % apart == 0:
-            return [n, *inside]
-    raise cannot_lower(
-        copy.where,
-        f"a tile of {num_rows} rows, {row_bytes} bytes each"
-        + (f", at each {step} of the tensor's" if step > 1 else ""),
-        f"rows that fall into equal boxes of at most {maps.MAX_BOX // step}, each at a multiple "
-        f"of {apart} bytes",
-        f"choose a multiple of {apart // gcd(apart, row_bytes)} rows",
-    )
 
 
 def _contiguous_axis(copy: Transfer) -> int:

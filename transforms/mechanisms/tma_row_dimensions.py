@@ -1,4 +1,4 @@
-"""Split the rows of a tile over several dimensions of a tensor map.
+"""Split the rows of a tile over several dimensions of a tensor map, and over boxes.
 
     for r in range(256): tile[r, ...] = W[r % 16 // 8, r // 16, r % 8, ...]
   ->
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from tvm import ir as tvm_ir, sym, tirx
@@ -20,6 +20,8 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.access import AffineAccess
 from tvm_hopper.analysis.bounds import as_less_than
 from tvm_hopper.analysis.divisors import divides
+from tvm_hopper.errors import cannot_lower
+from tvm_hopper.facts import tensor_map as maps
 from tvm_hopper.transforms.common.transfer import Transfer
 
 
@@ -106,3 +108,47 @@ def _in_steps(term: Any, var: ir.Var, digit: ir.Var, step: int) -> Any:
         return term
     first = ir.simplify(tirx.floordiv(start, step)) + ir.cast_like(digit, start)
     return first < ir.cast_like(ir.simplify(tirx.floordiv(end, step)), first)
+
+
+def row_boxes(
+    copy: Transfer, extents: list[int], steps: list[int], blocks: int, most: int, apart_all: bool
+) -> list[int]:
+    """Cut the outermost dimension of the rows into boxes, each where a swizzle begins again.
+
+    Where blocks of a cluster may share the load: into as many for each block, if that is possible.
+
+    - `extents`: of the loops over rows; `steps`: of the tensor, from one row to the next.
+    - `blocks`: of the cluster; `most`: rows of a box.
+    - `apart_all`: whether another box lies after the last one of these rows.
+    """
+    if not extents:
+        return []
+    num_rows, *inside = extents
+    longest, step = max(zip(inside, steps[1:], strict=False), key=prod, default=(1, 1))
+    if longest * step > maps.MAX_BOX:
+        raise cannot_lower(
+            copy.where,
+            f"a tile with {longest} in the middle of its dimensions"
+            + (f", at each {step} of the tensor's" if step > 1 else ""),
+            f"at most {maps.MAX_BOX} there, what a box holds"
+            + (", what is stepped over included" if step > 1 else ""),
+            "choose another tile",
+        )
+    step = steps[0] if steps else 1
+    row_bytes = prod(inside) * int(copy.tile.buffer.shape[2]) * copy.tile.element_bytes
+    apart = int(copy.tile.buffer.ty.data_alignment)
+    longest = min(num_rows, maps.MAX_BOX // step, most)
+    whole = [n for n in range(longest, 0, -1) if num_rows % n == 0]
+    panels = int(copy.loops[0].extent)
+    whole.sort(key=lambda n: panels * (num_rows // n) % blocks != 0)  # else each loads for itself
+    for n in whole:
+        if (n == num_rows and not apart_all) or n * row_bytes % apart == 0:
+            return [n, *inside]
+    raise cannot_lower(
+        copy.where,
+        f"a tile of {num_rows} rows, {row_bytes} bytes each"
+        + (f", at each {step} of the tensor's" if step > 1 else ""),
+        f"rows that fall into equal boxes of at most {maps.MAX_BOX // step}, each at a multiple "
+        f"of {apart} bytes",
+        f"choose a multiple of {apart // gcd(apart, row_bytes)} rows",
+    )

@@ -220,7 +220,7 @@ def _step(buffer: Any, indices: Any, loop: ir.For, around: tuple[ir.For, ...]) -
         steps[second - first if last - first == (extent - 1) * (second - first) else None] += 1
     if loop.kind == ir.ForKind.VECTORIZED and len(steps) > 1:
         return None
-    return steps.most_common(1)[0][0]
+    return steps.most_common(1)[0][0] if steps else None
 
 
 def _samples(place: Any, loop: ir.For, around: tuple[ir.For, ...]) -> list[dict[Any, int]]:
@@ -232,7 +232,9 @@ def _samples(place: Any, loop: ir.For, around: tuple[ir.For, ...]) -> list[dict[
     found = []
     for sample in SAMPLES:
         at = {x: max((i + 1) * sample, int(x in divisors)) for i, x in enumerate(others)}
-        found.append({x: y % (extents.get(x) or y + 1) for x, y in at.items()})
+        at = {x: y % (extents.get(x) or y + 1) for x, y in at.items()}
+        if all(_value(node.b, at) != 0 for node in divided):
+            found.append(at)
     return found
 
 

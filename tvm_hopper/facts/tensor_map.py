@@ -20,6 +20,7 @@ MAX_STRIDE_BYTES = 1 << 40
 MAX_ELEMENT_STRIDE = 8
 STRIDE_ALIGNMENT = 16  # bytes, of strides, of the tensor's address and of the inner box
 ADDRESS_ALIGNMENT = 16
+SHARED_ALIGNMENT = 128  # of where a box lands
 
 DTYPE_CODE = {  # CUtensorMapDataType
     row.name: row.tensor_map_code for row in DTYPES.values() if row.tensor_map_code is not None

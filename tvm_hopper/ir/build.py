@@ -66,13 +66,18 @@ def make_loop(
     body: Callable[[Var], Any],
     kind: ForKind = ForKind.SERIAL,
     unroll: bool = False,
+    rolled: bool = False,
 ) -> Stmt:
-    """Build a loop; `unroll` leaves the unrolling to the CUDA compiler (`#pragma unroll`)."""
+    """Build a loop; `unroll` leaves the unrolling to the CUDA compiler (`#pragma unroll`).
+
+    `rolled` forbids it.
+    """
     if is_const(extent, 1) and kind != ForKind.THREAD_BINDING:
         return seq(body(tirx.IntImm("int32", 0)))
     dtype = "int32" if isinstance(extent, int) else dtype_of(extent)
     var = Var(name, dtype)
-    notes = {"pragma_unroll": int(extent)} if unroll else None
+    notes: dict[str, Any] | None = {"disable_unroll": True} if rolled else None
+    notes = {"pragma_unroll": int(extent)} if unroll else notes
     zero = tirx.IntImm(dtype, 0)
     extent = tirx.IntImm(dtype, extent) if isinstance(extent, int) else extent
     return For(var, zero, extent, kind, seq(body(var)), annotations=notes)

@@ -6,6 +6,7 @@ from tvm_hopper import schedule as hs
 from tvm_hopper.requests.keys import BY_DEVICE
 
 from .attention.apply import attention
+from .attention.cache_loops import cache_loops
 from .attention.config import AttentionConfig
 from .attention.online import online
 from .attention.paged import paged_attention
@@ -53,6 +54,7 @@ __all__ = [
     "async_store",
     "attention",
     "box_pixels",
+    "cache_loops",
     "choose_classes",
     "choose_config",
     "choose_ranges",

@@ -41,7 +41,9 @@ class Lengths:
         even = np.arange(1, groups + 1) * self.limit // max(groups, 1)
         ends = {
             "equal": even,
-            "ragged": np.sort(rng.integers(0, self.limit + 1, groups)) * 7 // 8,
+            "ragged": np.append(np.sort(rng.integers(0, self.limit + 1, groups)[1:]), self.limit)
+            * 7
+            // 8,
             "one": np.where(np.arange(groups) < groups // 2, 0, self.limit),
         }[way]
         if self.rises:
@@ -80,8 +82,13 @@ def _limits(loop: ir.For) -> list[Any]:
 
 
 def _said_by(length: Any) -> tuple[Any, bool]:
-    """Return the tensor that says a length, and whether by a difference; None: another length."""
+    """Return the tensor that says a length, and whether by a difference; None: another length.
+
+    The last of several may say it: `e + 1 < n ? 16 : L[b]`.
+    """
     length = _plain(length)
+    if ir.is_choice(length):
+        length = _plain(length.args[2])
     if isinstance(length, tirx.Sub):
         end, begin = _plain(length.a), _plain(length.b)
         loads = isinstance(end, ir.TensorLoad) and isinstance(begin, ir.TensorLoad)

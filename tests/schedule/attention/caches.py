@@ -21,7 +21,8 @@ class Cache:
     """Sequences by their numbers of queries and keys; decoding has one query each.
 
     `windows` are (start, sink) of sliding windows: keys between them are hidden, and length is that
-    of the whole sequence. `shared` lets the second sequence begin with the first one's pages.
+    of the whole sequence. `window_size` is what TVM's kernel of a prefill has of them. `shared`
+    lets the second sequence begin with the first one's pages. Pools of `page` keys a page.
     """
 
     keys: tuple
@@ -32,6 +33,8 @@ class Cache:
     dtype: str = "float16"
     causal: int = 1
     windows: tuple | None = None
+    window_size: int = 1024
+    page: int = 16
     shared: bool = False
     seed: int = 0
     config: dict = field(default_factory=dict)
@@ -44,7 +47,10 @@ def tvm_kernel(case, ragged=False):
         make = unwrapped("_attention_prefill_ragged")
         return make(*shape, case.d, case.dtype, ROPE, TARGET)
     make = unwrapped("_attention_prefill" if case.queries else "_attention_decode")
-    return make(*shape, case.dtype, case.windows is not None, ROPE, TARGET)
+    named = {"page_size": case.page}
+    if case.queries:
+        named["sliding_window_size"] = case.window_size
+    return make(*shape, case.dtype, case.windows is not None, ROPE, TARGET, **named)
 
 
 def our_kernel(case, ragged=False, **config):
@@ -99,7 +105,7 @@ def paged_arguments(case):
 
     Pages lie in any order, some belong to nobody, and what no key fills is NaN.
     """
-    counts = [-(-n // PAGE) for n in case.keys]
+    counts = [-(-n // case.page) for n in case.keys]
     rng = np.random.default_rng(case.seed)
     total = sum(counts)
     table = rng.permutation(total + 3)[:total].astype("int32")
@@ -107,19 +113,19 @@ def paged_arguments(case):
     if case.shared:
         both = min(counts[0], counts[1] - 1)
         table[starts[1] : starts[1] + both] = table[:both]
-    pages = _as(case, np.full((total + 3, 2, case.kv_heads, PAGE, case.d), np.nan))
+    pages = _as(case, np.full((total + 3, 2, case.kv_heads, case.page, case.d), np.nan))
     drawn = _as(case, _drawn(case, sum(case.keys), 2, case.kv_heads, case.d))
     sequences, first = [], 0
     for n, start in zip(case.keys, starts, strict=False):
         for j in range(n):
-            pages[table[start + j // PAGE], :, :, j % PAGE] = drawn[first + j]
+            pages[table[start + j // case.page], :, :, j % case.page] = drawn[first + j]
         first += n
     for n, start in zip(case.keys, starts, strict=False):  # of shared pages the last one's
-        places = [(table[start + j // PAGE], j % PAGE) for j in range(n)]
+        places = [(table[start + j // case.page], j % case.page) for j in range(n)]
         sequences.append(np.array([pages[p, :, :, r] for p, r in places]).reshape(
             n, 2, case.kv_heads, case.d
         ))  # fmt: skip
-    last = np.array([(n - 1) % PAGE + 1 if n else 0 for n in case.keys], "int32")
+    last = np.array([(n - 1) % case.page + 1 if n else 0 for n in case.keys], "int32")
     lengths = last
     if case.windows is not None:
         lengths = np.stack([last, *np.array(case.windows, "int32").T]).astype("int32")
@@ -152,21 +158,29 @@ def paged_arguments(case):
     return given, parts
 
 
+def seen_keys(case, rows, keys):
+    """Return which keys each row sees."""
+    row, key = np.arange(rows)[:, None], np.arange(keys)
+    if not case.queries or not case.causal:
+        return np.ones((rows, keys), bool)
+    if case.windows is not None and case.window_size:
+        return keys - np.maximum(case.window_size - row - 1, 0) <= key
+    return key <= keys - rows + row
+
+
 def reference(case, parts):
     """Return the output and the log-sum-exp in float64, of all sequences after each other."""
     outputs, sums = [], []
     for q, k, v in parts:
-        q, k, v = (x.astype("float64") for x in (q, k, v))
-        group = case.heads // case.kv_heads
-        out = np.zeros((len(q), case.heads, case.d))
-        lse = np.full((len(q), case.heads), NO_KEY)
-        for i in range(len(q)):
-            seen = len(k) - (len(q) - 1 - i if case.queries and case.causal else 0)
-            for h in range(case.heads) if seen > 0 else ():
-                score = k[:seen, h // group] @ q[i, h] * SCALE * np.log2(np.e)
-                weights = 2 ** (score - score.max())
-                out[i, h] = weights @ v[:seen, h // group] / weights.sum()
-                lse[i, h] = score.max() + np.log2(weights.sum())
-        outputs.append(out)
-        sums.append(lse)
+        q, k, v = (x.astype("float64").swapaxes(0, 1) for x in (q, k, v))
+        k, v = (np.repeat(x, case.heads // case.kv_heads, 0) for x in (k, v))
+        score = q @ k.swapaxes(1, 2) * SCALE * np.log2(np.e)
+        score = np.where(seen_keys(case, *score.shape[1:]), score, -np.inf)
+        top = np.maximum(score.max(2, keepdims=True, initial=NO_KEY), NO_KEY)
+        weights = np.exp2(score - top)
+        total = weights.sum(2, keepdims=True)
+        is_empty = total == 0
+        outputs.append((weights @ v / np.where(is_empty, 1, total)).swapaxes(0, 1))
+        total = np.where(is_empty, 1, total)
+        sums.append((top + np.log2(total))[..., 0].T)
     return np.concatenate(outputs), np.concatenate(sums)

@@ -127,6 +127,19 @@ another predicate
     A[bx * 8 + i, j] => T.if_then_else(i <= bx, A[bx * 8 + i, j], T.float16(0))
     found the predicate r <= bx; need bounds of the indices of A[64, 128] alone, by which the
     hardware fills; apply any other predicate where the tile is used
+rows whose places the kernel writes
+    n: T.int32 => N: T.Buffer((8,), "int32")
+    for i, j in => N[0] = 1\n            for i, j in
+    A[bx * 8 + i, j] => A[N[bx] * 8 + i, j]
+    copy of A into tile: found stores to N, which says where rows lie, in the same kernel; need
+    places that the kernel does not write; write them in a kernel before
+rows of 64 bytes that memory counts
+    n: T.int32 => N: T.Buffer((8,), "int32")
+    (8, 64), "float16", scope="shared.dyn" => (8, 32), "float16", scope="shared.dyn"
+    T.grid(8, 64) => T.grid(8, 32)
+    A[bx * 8 + i, j] => T.if_then_else(i < N[bx], A[bx * 8 + i, j], T.float16(0))
+    found a number of rows of 64 bytes, in 1 loops, that memory tells; need one loop over rows of a
+    multiple of 128 bytes: a load may begin at each, ...; request "cp_async"
 columns between two multiples of 16 bytes
     A[bx * 8 + i, j] => A[bx * 8 + i, j + 4]
     found columns of A from 4 elements, 8 bytes; need a start at a multiple of 16 bytes

@@ -46,7 +46,7 @@ IN_REGISTERS = (
     *("S_init", "P", "acc_init"),
     *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
 )
-LIMIT = "limit"  # of the keys that a row sees, where device memory tells
+LIMITS = {"limit", "first_key"}  # of the keys that a row sees, where device memory tells
 
 
 def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> None:
@@ -243,7 +243,7 @@ def schedule_tile(
     - `key_copies`: how keys and values are copied, see `hs.async_copy`.
     """
     sch.bind(parts, "threadIdx.y")
-    for name in (*IN_REGISTERS, *({LIMIT} & block_names(sch))):
+    for name in (*IN_REGISTERS, *sorted(LIMITS & block_names(sch))):
         sch.set_scope(name, 0, "local")
     for name in TILES:
         sch.set_scope(name, 0, SHARED)

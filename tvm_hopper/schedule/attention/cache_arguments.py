@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
@@ -87,14 +87,28 @@ class CacheArguments:
         keys = self["k"].shape[1] if self.kind == RAGGED else self["pages"].shape[2]
         return int(self["q"].shape[1]) // int(keys)
 
+    @property
+    def window(self) -> int | None:
+        """Keys of a window, a number inside of TVM's paged prefill; None if there is no such one.
+
+        Its mask shows row i of a sequence the last `max(window - i - 1, 0)` keys.
+        """
+        found = {_window_of(x.a.b) for x in ir.find_all(self.func.body, tirx.Max, _is_first_key)}
+        return found.pop() if len(found) == 1 else None
+
     def check(self) -> None:
         """Refuse what kernels of ours do not compute."""
         where = f"attention of the cache, {self.kind}"
         dtype = ir.dtype_of(self["q"])
         if dtype not in HALF_DTYPES:
             raise cannot_schedule(where, f"q of {dtype}", " or ".join(HALF_DTYPES))
-        if self.kind == PREFILL and self.slides:
-            need = "sequences without one: its mask is a number inside of TVM's function"
+        for name in {"k", "v", "pages", "output"} & set(self.by_name):
+            found = ir.dtype_of(self[name])
+            if found != dtype:
+                found = f"{name} of {found} with q of {dtype}"
+                raise cannot_schedule(where, found, "one type", "leave it to TVM's kernel")
+        if self.kind == PREFILL and self.slides and self.window is None:
+            need = "TVM's mask of one, max(window - row - 1, 0) of the keys before the last"
             raise cannot_schedule(where, "a sliding window", need, "leave it to TVM's kernel")
 
 
@@ -109,3 +123,20 @@ def _aligned(buffer: Any) -> Any:
         offset_factor=CHUNK_BYTES // dtype_bytes(ir.dtype_of(buffer)),
         layout=None,
     )
+
+
+def _is_first_key(expr: Any) -> bool:
+    """Tell whether it is max(keys - max(window - row - 1, 0), 0)."""
+    return isinstance(expr.a, tirx.Sub) and _window_of(expr.a.b) is not None
+
+
+def _window_of(expr: Any) -> int | None:
+    """Return the window of max(window - row - 1, 0), None of any other expression."""
+    if not isinstance(expr, tirx.Max) or not ir.is_const(expr.b, 0):
+        return None
+    rows = ir.once(ir.find_all(expr.a, ir.Var))
+    parts = sym.detect_linear_equation(expr.a, rows) if len(rows) == 1 else []
+    if len(parts) != 2 or ir.static_int(parts[0]) != -1:
+        return None
+    seen = ir.static_int(parts[1])
+    return None if seen is None else seen + 1

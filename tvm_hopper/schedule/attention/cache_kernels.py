@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -24,12 +24,12 @@ from tvm_hopper import ir
 
 from .cache_arguments import DECODE, RAGGED, CacheArguments
 from .description import Attention, KeyLimits, LoopAxis, States, StoredResult
-from .part_table import PartTable
 from .scores import constant
 from .tile_table import TileTable
 
 INT32 = "int32"
 NO_KEY = -5e4  # log-sum-exp, in base 2, of a row without a key
+ALL_KEYS = -(2**30)  # before all keys of any row
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,31 @@ def keys_of_sequence(args: CacheArguments, sequence: Any) -> tuple[Any, Any]:
     return first, tirx.max(count, 0) * tirx.min(pages, 1)  # without a branch
 
 
+def window_of_sequence(args: CacheArguments, sequence: Any, keys: Any) -> tuple[Any, Any, Any]:
+    """Return the first key of the first row, the sink, and how far behind it other keys lie.
+
+    TVM's mask of a window hides no later key from a row, and without `causal` none at all.
+    """
+    assert args.window is not None
+    start, sink = (args["length_info"][x, sequence] for x in (1, 2))
+    hides = tirx.And(args["causal"] > 0, args.window > 0)
+    first = tirx.Select(hides, keys + 1 - args.window, ALL_KEYS)
+    return first, sink, start - sink
+
+
 def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Attention:
     """Describe attention of tiles of query rows; `keys` are those of a step."""
     head, tile, row, key = (ir.Var(x, INT32) for x in ("h", "t", "i", "j"))
     at = table.of_tile(tile)
     heads = tirx.IntImm(INT32, int(args["q"].shape[1]))
-    source = _source(args, at["first_key"], tirx.floordiv(head, args.group), key, at["keys"], None)
+    window = (at["sink"], at["gap"]) if args.slides else None
+    head_of_keys = tirx.floordiv(head, args.group)
+    source = _source(args, at["first_key"], head_of_keys, key, at["keys"], window)
     limits = KeyLimits(tirx.min(at["keys"], at["diagonal"] + row), at["full"], at["end"])
+    if args.slides:
+        lowest = at["lowest"]
+        begin, all_from = tirx.max(lowest, 0), lowest + (at["rows"] - 1)
+        limits = replace(limits, from_row=lowest + row, begin=begin, all_from=all_from)
     return _attention(
         args,
         leads=(LoopAxis(head, heads), LoopAxis(tile, table.count)),
@@ -83,32 +101,43 @@ def prefill_attention(args: CacheArguments, table: TileTable, keys: int) -> Atte
     )
 
 
-def decode_attention(args: CacheArguments, table: PartTable) -> Attention:
-    """Describe attention of one query of each sequence: rows are the heads that share keys."""
+def decode_attention(args: CacheArguments, parts: Any, step: int) -> Attention:
+    """Describe attention of one query of each sequence: rows are the heads that share keys.
+
+    - `parts`: of the keys of a sequence: each takes as many steps, as far as there are any.
+    - `step`: keys of one.
+    """
     sequence, kv_head, row, key = (ir.Var(x, INT32) for x in ("b", "h", "i", "j"))
-    at = table.of_part(0, sequence)  # all parts of a sequence say the same of its keys
-    source = _source(args, at["first_key"], kv_head, key, at["keys"], sequence)
+    first_key, keys = keys_of_sequence(args, sequence)
+    window = None
+    if args.slides:
+        start, sink = (args["length_info"][x, sequence] for x in (1, 2))
+        window = sink, start - sink
+    source = _source(args, first_key, kv_head, key, keys, window)
     kv_heads = tirx.IntImm(INT32, int(args["pages"].shape[2]))
 
     def steps(part: Any) -> tuple[Any, Any]:
-        own = table.of_part(part, sequence)
-        return own["first_step"], own["steps"]
+        every = tirx.floordiv(keys + (step - 1), step)
+        most = tirx.floordiv(every + (parts - 1), parts)
+        first = tirx.min(part * most, every)
+        return first, tirx.min(most, every - first)
 
     return _attention(
         args,
         leads=(LoopAxis(sequence, args["q"].shape[0]), LoopAxis(kv_head, kv_heads)),
         row=LoopAxis(row, tirx.IntImm(INT32, args.group)),
-        key=LoopAxis(key, tirx.floordiv(source.most + (table.keys - 1), table.keys) * table.keys),
+        key=LoopAxis(key, tirx.floordiv(source.most + (step - 1), step) * step),
         place=(sequence, kv_head * args.group + row),
         source=source,
-        limits=KeyLimits(at["keys"], at["keys"], at["keys"], steps),
+        limits=KeyLimits(keys, keys, keys, steps),
         row_count=None,
     )
 
 
 def _source(
-    args: CacheArguments, first: Any, kv_head: Any, key: Any, count: Any, sequence: Any
+    args: CacheArguments, first: Any, kv_head: Any, key: Any, count: Any, window: Any
 ) -> _Source:
+    """Say where keys lie; `window` are the sink, and how far behind it the other keys lie."""
     if args.kind == RAGGED:
         k, row = args["k"], first + key
         most = k.shape[0]
@@ -116,9 +145,9 @@ def _source(
     pages, values = args["pages"], args["page_values"]
     size = int(pages.shape[3])
     position = key
-    if args.slides:
-        start, sink = (args["length_info"][x, sequence] for x in (1, 2))
-        position = tirx.Select(key < sink, key, key - sink + start)
+    if window is not None:
+        sink, gap = window
+        position = tirx.Select(key < sink, key, key + gap)
     # rows of a step behind the last key are not read, but their addresses are computed
     page = values[tirx.min(first + tirx.floordiv(position, size), values.shape[0] - 1)]
 

@@ -47,18 +47,23 @@ class States:
 
 @dataclass(frozen=True)
 class KeyLimits:
-    """Up to which key rows see, where device memory tells; in the variables of leads and row.
+    """Which keys rows see, where device memory tells; in the variables of leads and row.
 
     - `of_row`: the first key that a row does not see.
     - `full`: the first key that some row of the leads does not see.
     - `end`: the first key that no row of the leads sees.
     - `steps`: the first step of keys of a part, and how many it takes; None: parts share them.
+    - `from_row`: the first key that a row sees, where a window hides earlier ones.
+    - `begin`, `all_from`: the first key that some row sees, and the first that all rows do.
     """
 
     of_row: Any
     full: Any
     end: Any
     steps: Callable[[Any], tuple[Any, Any]] | None = None
+    from_row: Any = None
+    begin: Any = None
+    all_from: Any = None
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ class _Buffers:
     """Buffers of one part of a tile, and of a step."""
 
     limit: Any
+    first_key: Any
     scores: Any
     weights: Any
     accumulator: Any
@@ -113,8 +114,10 @@ class RunningForm:
         self.cuts_depth = not self._divides(a.depth, DEPTH_STEP)
         extents = {"i": rows, "j": tile.keys, "k": self.depth, "c": a.column.extent}
         self.loops = ElementNests(extents, self.dtype)
+        from_row = None if a.limits is None else a.limits.from_row
         self.buffers = _Buffers(
             None if a.limits is None else ir.new_buffer("limit", (rows,), self.dtype, "global"),
+            None if from_row is None else ir.new_buffer("first_key", (rows,), self.dtype, "global"),
             ir.new_buffer("S", (rows, tile.keys), FLOAT32, "global"),
             ir.new_buffer("P", (rows, tile.keys), probabilities, "global"),
             ir.new_buffer("acc", (rows, a.column.extent), FLOAT32, "global"),
@@ -141,7 +144,7 @@ class RunningForm:
             loops.fill("row_max_init", b.row_max, "i", self._first_max),
             loops.fill("row_sum_init", b.row_sum, "i", self._first_sum),
             loops.fill("acc_init", b.accumulator, "ic", lambda i, c: constant(0.0)),
-            None if a.limits is None else loops.fill("limit", b.limit, "i", self._limit),
+            self._limits(),
             self._steps(),
             self._store("out", output, "ic"),
             [self._store(x.buffer.name if split else "lse", x, "i") for x in of_rows],
@@ -203,7 +206,10 @@ class RunningForm:
         if limits is not None and limits.steps is not None:
             first, steps = limits.steps(self.part)
             return ir.substitute(first, self.by_lead), ir.substitute(steps, self.by_lead)
-        key_range = self.bounds.key_range() if limits is None else (zero, limits.end)
+        if limits is None:
+            key_range = self.bounds.key_range()
+        else:
+            key_range = (zero if limits.begin is None else limits.begin, limits.end)
         low, high = (ir.substitute(x, self.by_lead) for x in key_range)
         first = self.analyzer.simplify(tirx.floordiv(low, self.tile.keys))
         steps = self.analyzer.simplify(_ceildiv(high, self.tile.keys) - first)
@@ -281,6 +287,8 @@ class RunningForm:
             return self.loops.nest("scores", "ij", store)
         if a.limits is not None:
             edges.append(tirx.GT(end, a.limits.full))
+            if a.limits.all_from is not None:
+                edges.append(tirx.LT(first, a.limits.all_from))
         elif self.cuts_keys:
             edges.append(tirx.GT(end, ir.cast_like(a.key.extent, end)))
         reached: Any = None
@@ -309,14 +317,30 @@ class RunningForm:
             return tirx.exp2((score - offset) * scale)
         return tirx.exp2(T.fma(score, scale, offset))
 
-    def _limit(self, i: Any) -> Any:
-        """Return the first key that a row does not see."""
-        assert self.attention.limits is not None
-        at = {**self.by_lead, self.attention.row.var: self._row_at(i)}
-        return ir.substitute(self.attention.limits.of_row, at)
+    def _limits(self) -> list[Any]:
+        """Build the nests of the first key that a row does not see, and of the first that it does.
+
+        The second one is left out where that is the first of all.
+        """
+        limits, b = self.attention.limits, self.buffers
+        if limits is None:
+            return []
+
+        def of_row(limit: Any) -> Any:
+            row = self.attention.row.var
+            return lambda i: ir.substitute(limit, {**self.by_lead, row: self._row_at(i)})
+
+        pairs = ("limit", b.limit, limits.of_row), ("first_key", b.first_key, limits.from_row)
+        return [
+            self.loops.fill(name, buffer, "i", of_row(limit))
+            for name, buffer, limit in pairs
+            if buffer is not None
+        ]
 
     def _sees(self, i: Any, j: Any) -> Any:
-        return tirx.LT(self._key_at(j), self.buffers.limit[i])
+        key, first = self._key_at(j), self.buffers.first_key
+        is_before = tirx.LT(key, self.buffers.limit[i])
+        return is_before if first is None else tirx.And(first[i] <= key, is_before)
 
     # ---- states and results
 

@@ -24,6 +24,7 @@ from tvm_hopper import ir
 INT32 = "int32"
 NAME = "tile_table"  # of the block, whose loop is over tiles
 COLUMNS = "query", "rows", "first_key", "keys", "diagonal", "full", "end"
+WINDOW_COLUMNS = "lowest", "sink", "gap"  # of sequences with a window
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,28 @@ class TileTable:
     keys that has. Row i sees those before `min(keys, diagonal + i)`: all rows those before `full`,
     none of them any from `end` on.
 
+    Of sequences with a window also: row i sees keys from `lowest + i` on; keys from `sink` on are
+    `gap` places further on in the sequence.
+
     - `offsets`: the first row of each sequence, and the first one behind the last; int32.
     - `rows`: rows of a tile.
     - `buffer`: the table.
+    - `columns`: the names of what it tells.
     """
 
     offsets: Any
     rows: int
     buffer: Any
+    columns: tuple[str, ...]
 
     @staticmethod
-    def of(offsets: Any, total: Any, rows: int) -> TileTable:
+    def of(offsets: Any, total: Any, rows: int, slides: bool) -> TileTable:
         """Declare the table of sequences that have `total` rows together; of none without rows."""
         sequences = offsets.shape[0] - 1
         most = ir.simplify((tirx.floordiv(total, rows) + sequences) * tirx.min(total, 1))
-        return TileTable(offsets, rows, ir.new_buffer(NAME, (most, len(COLUMNS)), INT32, "global"))
+        columns = (*COLUMNS, *(WINDOW_COLUMNS if slides else ()))
+        buffer = ir.new_buffer(NAME, (most, len(columns)), INT32, "global")
+        return TileTable(offsets, rows, buffer, columns)
 
     @property
     def count(self) -> Any:
@@ -57,14 +65,20 @@ class TileTable:
 
     def of_tile(self, tile: Any) -> dict[str, Any]:
         """Return the columns of a tile by their names."""
-        return {x: self.buffer[tile, place] for place, x in enumerate(COLUMNS)}
+        return {x: self.buffer[tile, place] for place, x in enumerate(self.columns)}
 
-    def build(self, keys_of: Callable[[Any], tuple[Any, Any]], causal: Any) -> ir.Stmt:
+    def build(
+        self,
+        keys_of: Callable[[Any], tuple[Any, Any]],
+        causal: Any,
+        window: Callable[[Any, Any], tuple[Any, ...]] | None = None,
+    ) -> ir.Stmt:
         """Return the loop that writes the table.
 
         - `keys_of`: the first key and the number of keys of a sequence.
         - `causal`: whether the last row of a sequence sees all keys, and each one before it one
           less.
+        - `window`: the columns of windows of a sequence, by its number of keys, for its first row.
         """
         tile, behind, loop = (ir.Var(x, INT32) for x in ("vt", "s", "t"))
         zero = tirx.IntImm(INT32, 0)
@@ -89,13 +103,13 @@ class TileTable:
             ir.BufferStore(found, zero, [zero]),
             ir.BufferStore(start, zero, [zero]),
             ir.For(behind, zero, sequences, ir.ForKind.SERIAL, step),
-            self._row(tile, found[zero], start[zero], tile < before[zero], keys_of, causal),
+            self._row(tile, found[zero], start[zero], tile < before[zero], keys_of, causal, window),
         )
         axis = IterVar(tvm_ir.Range.from_min_extent(zero, self.count), tile, IterVar.DataPar)
         own = [before, found, start]
         used = [x.source for x in ir.find_all(body, ir.TensorLoad)]
         reads = [ir.full_region(x) for x in ir.once(used) if not any(x.same_as(y) for y in own)]
-        columns = tvm_ir.Range.from_min_extent(zero, len(COLUMNS))
+        columns = tvm_ir.Range.from_min_extent(zero, len(self.columns))
         writes = [tirx.BufferRegion(self.buffer, [tvm_ir.Range.from_min_extent(tile, 1), columns])]
         block = ir.SBlock([axis], reads, writes, NAME, body, alloc_buffers=own)
         realize = ir.SBlockRealize([loop], True, block)
@@ -112,6 +126,7 @@ class TileTable:
         exists: Any,
         keys_of: Callable[[Any], tuple[Any, Any]],
         causal: Any,
+        window: Callable[[Any, Any], tuple[Any, ...]] | None,
     ) -> ir.Stmt:
         """Return the stores of a tile's columns."""
         zero = tirx.IntImm(INT32, 0)
@@ -128,8 +143,11 @@ class TileTable:
             "full": tirx.min(keys, diagonal),
             "end": tirx.min(keys, diagonal + rows - 1),
         }
+        if window is not None:
+            lowest, *places = window(sequence, keys)
+            columns.update(zip(WINDOW_COLUMNS, (lowest + start, *places), strict=True))
         stores = []
-        for n, x in enumerate(COLUMNS):
+        for n, x in enumerate(self.columns):
             value = tirx.Select(exists, columns[x], zero)
             stores.append(ir.BufferStore(self.buffer, value, [tile, tirx.IntImm(INT32, n)]))
         return ir.seq(stores)

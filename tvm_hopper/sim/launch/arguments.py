@@ -24,8 +24,8 @@ def complete(
 ) -> tuple[dict[str, Any], list[str]]:
     """Add the arguments that `inputs` lacks: outputs with the shape that the others imply.
 
-    A tensor with strides or an element offset is made as a view with padded rows that starts after
-    the beginning of its memory.
+    An integer under the name of a variable of shapes fixes that size. A tensor with strides or an
+    element offset is made as a view with padded rows that starts after the beginning of its memory.
 
     - `allocate` (callable or None): gives so many bytes for an argument; None: bytes of 0xFF, which
       is NaN.
@@ -50,7 +50,7 @@ def complete(
         if symbols:
             raise ValueError(
                 f"inputs: found no value for {argument.name}, whose shape has {symbols}; need the "
-                "array itself, or one that fixes these sizes"
+                "array itself, or one that fixes these sizes, or their values by name"
             )
         shape = tuple(int(extent) for extent in extents if extent is not None)
         values[argument.name] = _empty(argument, shape, sizes, allocate or _poisoned)
@@ -65,11 +65,15 @@ def _check(arguments: list[Argument], inputs: Mapping[str, Any]) -> None:
             f"{[a.name for a in arguments]}"
         )
     known = {a.name: a for a in arguments}
-    unknown = sorted(set(inputs) - set(known))
+    sizes = {x for a in arguments for x in a.shape or () if isinstance(x, str)} - set(known)
+    unknown = sorted(set(inputs) - set(known) - sizes)
     if unknown:
         raise ValueError(f"inputs: found {unknown}; need names among {sorted(known)}")
     for name, value in inputs.items():
-        if known[name].shape is not None and not isinstance(value, np.ndarray):
+        if name in sizes:
+            if type(value) is not int or value < 0:
+                raise ValueError(f"inputs: found {name}={value!r}; need a size, an int from 0")
+        elif known[name].shape is not None and not isinstance(value, np.ndarray):
             hint = ", for example its .numpy()" if hasattr(value, "numpy") else ""
             raise ValueError(
                 f"inputs: found {name} of type {type(value).__name__}; need a numpy array{hint}"
@@ -79,9 +83,9 @@ def _check(arguments: list[Argument], inputs: Mapping[str, Any]) -> None:
 def _sizes(arguments: list[Argument], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the function's variables that the given values determine, by shapes first."""
     sizes: dict[str, Any] = {
-        a.name: getattr(inputs[a.name], "item", lambda v=inputs[a.name]: v)()
-        for a in arguments
-        if a.shape is None and a.name in inputs
+        name: getattr(value, "item", lambda v=value: v)()
+        for name, value in inputs.items()
+        if not isinstance(value, np.ndarray)
     }
     given = [(a, inputs[a.name]) for a in arguments if a.name in inputs and a.shape is not None]
     for argument, array in given:

@@ -19,8 +19,8 @@ from tvm import tirx
 from tvm_hopper.sim.findings import Finding, finding, worst
 from tvm_hopper.sim.grid import indices
 from tvm_hopper.sim.protocol.agents import Key, SkeletonAgent, build_agents, fold
-from tvm_hopper.sim.protocol.expr import UNKNOWN
-from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given
+from tvm_hopper.sim.protocol.expr import UNKNOWN, compile_expr
+from tvm_hopper.sim.protocol.given import NOTHING_GIVEN, READ, Given, as_environment
 from tvm_hopper.sim.protocol.independent_ctas import IndependentCtas
 from tvm_hopper.sim.protocol.maps import box_bytes
 from tvm_hopper.sim.protocol.order import eager
@@ -76,13 +76,18 @@ class Skeleton:
         return set().union(*(trace.env[READ] for trace in self.traces))
 
 
-def cluster_positions(func: tirx.PrimFunc, every: bool = False) -> list[list[dict[str, int]]]:
-    """Return positions of the first and of the last cluster of the grid, or of all, CTA by CTA."""
+def cluster_positions(
+    func: tirx.PrimFunc, every: bool = False, given: Given = NOTHING_GIVEN
+) -> list[list[dict[str, int]]]:
+    """Return positions of the first and of the last cluster of the grid, or of all, CTA by CTA.
+
+    A size that is no constant and does not follow from `given` counts as 1.
+    """
     extents = thread_extents(func)
 
     def size(tag: str) -> int:
-        extent = extents[tag][1] if tag in extents else tirx.IntImm("int32", 1)
-        return int(extent) if isinstance(extent, tirx.IntImm) else 1
+        extent = compile_expr(extents[tag][1])(as_environment(given)) if tag in extents else 1
+        return extent if isinstance(extent, int) else 1
 
     shape = [size(f"clusterCtaIdx.{axis}") for axis in "xyz"]
     grid = [max(size(f"blockIdx.{axis}"), 1) for axis in "xyz"]
@@ -123,7 +128,7 @@ def extract_skeletons(
     """
     boxes = box_bytes(host_func, func)
 
-    places = cluster_positions(func)[: 2 if last else 1]
+    places = cluster_positions(func, given=given)[: 2 if last else 1]
 
     def trace_at(position: dict[str, Any]) -> Trace:
         return trace_cta(func, position, max_iterations, cut_inner=cut_inner, given=given)
@@ -136,7 +141,7 @@ def extract_skeletons(
 
     traced = [(members, trace(members)) for members in places]
     if any(one.env[READ] for _, traces in traced for one in traces):
-        traced = one_of_each_kind(cluster_positions(func, every=True), trace)
+        traced = one_of_each_kind(cluster_positions(func, True, given), trace)
     found = []
     for members, traces in traced:
         agents, counted = build_agents(traces, boxes)

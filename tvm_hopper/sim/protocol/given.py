@@ -27,6 +27,8 @@ def given_integers(
 ) -> dict[Any, np.ndarray]:
     """Return the arrays of a launch's parameters that are integers and stay unchanged.
 
+    With them come the integers among the parameters, by which they are read.
+
     - `func` (tvm.tirx.PrimFunc): final device function.
     - `params` (dict): arguments of its parameters, see `Launch.bind`.
     - `values` (dict): tensors whose elements are known, by name.
@@ -44,12 +46,16 @@ def given_integers(
         alone = not any(np.may_share_memory(array, other) for other in others)
         if alone and array.flags.c_contiguous and start >= 0 and start % array.itemsize == 0:
             found[param] = array.reshape(-1)[start // array.itemsize :]
+    if found:
+        numbers = zip(func.params, params.values(), strict=True)
+        found |= {x: np.array(n) for x, n in numbers if type(n) is int}
     return found
 
 
 def as_environment(given: Given) -> dict[Any, Any]:
     """Return the entries of an environment for the given integers."""
-    return {READ: set(), **{("given", param): array for param, array in given.items()}}
+    arrays = {("given", param): array for param, array in given.items() if array.ndim}
+    return {READ: set(), **arrays, **{x: int(n) for x, n in given.items() if not n.ndim}}
 
 
 def pass_on(env: Any, buffer: Any, data: Any) -> None:

@@ -130,7 +130,7 @@ def trace_cta(
         else:
             env[var] = (block or {}).get(tag, 0)
     for param in func.params:
-        if str(param.ty) in ("T.int32", "T.int64", "int32", "int64"):
+        if str(param.ty) in ("T.int32", "T.int64", "int32", "int64") and param not in env:
             env[param] = ASSUMED_SCALAR
     trace = Trace(len(threads), env, max_iterations, max_events, cut_inner=cut_inner)
     trace.of_several = UNKNOWN in (block or {}).values()

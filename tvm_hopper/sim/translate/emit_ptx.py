@@ -145,7 +145,7 @@ class PtxEmitter(RegisterEmitter):
         only_stores = name in _STORES or ("s2g" in name and "reduce" not in name)
         if not only_stores:
             self.program.loaded_params |= params
-        if not any(word in name for word in ("g2s", "cp_async_c", "ld")):
+        if not any(word in name for word in ("g2s", "cp_async_c", "ld", "wgmma")):
             self.program.stored_params |= params
 
     def _registers(self, values: list[Any]) -> str:

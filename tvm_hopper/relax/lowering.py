@@ -31,6 +31,7 @@ from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .join_attention import JoinAttention
 from .keep_records import KeepRecords
+from .narrow_activations import NarrowActivations
 from .options import WHERE, ModelOptions, as_options
 from .pad_operands import PadOperands
 from .peel_views import PeelViews
@@ -61,6 +62,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         PeelViews(),  # a product's tiles are stored as they are
         relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
+        NarrowActivations(),  # where `to_half` asks for it
         FuseLookups(options),  # experts are read where they lie
         FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows

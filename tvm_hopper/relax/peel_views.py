@@ -31,7 +31,7 @@ class PeelViews:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite primitive functions, then the calls of them."""
-        peeled = {}
+        peeled: dict[Any, relax.Function | int] = {}
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs:
                 without = _without_views(mod, func)
@@ -39,17 +39,19 @@ class PeelViews:
                     peeled[gv] = without
         if not peeled:
             return mod
-        rewriter = _Calls(mod, peeled)
-        for gv, func in mod.functions_items():
-            if gv in peeled:
-                rewriter.builder_.update_func(gv, peeled[gv])
-            elif isinstance(func, relax.Function) and "Primitive" not in (func.attrs or {}):
+        kept = {gv: func for gv, func in mod.functions_items() if gv not in peeled}
+        rewriter = _Calls(tvm.IRModule(kept, attrs=mod.attrs), peeled)
+        for gv, func in kept.items():
+            if isinstance(func, relax.Function) and "Primitive" not in (func.attrs or {}):
                 rewriter.builder_.update_func(gv, rewriter.visit_expr(func))
         return rewriter.builder_.get()
 
 
-def _without_views(mod: tvm.IRModule, func: relax.Function) -> relax.Function | None:
-    """Return a function that ends before its last views; None where there is no such end."""
+def _without_views(mod: tvm.IRModule, func: relax.Function) -> relax.Function | int | None:
+    """Return a function that ends before its last views; None where there is no such end.
+
+    Of a function that is nothing but views, it is the place of the parameter.
+    """
     if len(func.body.blocks) != 1:
         return None
     bindings = list(func.body.blocks[0].bindings)
@@ -57,6 +59,8 @@ def _without_views(mod: tvm.IRModule, func: relax.Function) -> relax.Function | 
     last = func.body.body
     while last in made and _is_view(mod, made[last]):
         last = made[last].args[1].fields[0]
+    if last in func.params:
+        return list(func.params).index(last)
     if last is func.body.body or last not in made or not isinstance(last.ty, relax.TensorType):
         return None
     readers = [x.var for x in bindings if any(last.same_as(y) for y in _read_by(x.value))]
@@ -87,14 +91,21 @@ def _read_by(value: Any) -> list[Any]:
 class _Calls(PyExprMutator):  # type: ignore[misc]
     """Views what the functions return now."""
 
-    def __init__(self, mod: tvm.IRModule, peeled: dict[Any, relax.Function]) -> None:
+    def __init__(self, mod: tvm.IRModule, peeled: dict[Any, relax.Function | int]) -> None:
         super().__init__(mod)
         self.peeled = peeled
+        self.added: dict[Any, Any] = {}
 
     def visit_call_(self, call: Any) -> Any:
         """Call a function without its views."""
         call = super().visit_call_(call)
         if call.op not in self.peeled:
             return call
-        made = self.builder_.emit(relax.Call(call.op, call.args))
+        without = self.peeled[call.op]
+        if isinstance(without, int):
+            made = call.args[without]
+        else:
+            if call.op not in self.added:  # its type is another one
+                self.added[call.op] = self.builder_.add_func(without, call.op.name_hint)
+            made = self.builder_.emit(relax.Call(self.added[call.op], call.args))
         return relax.op.reshape(made, list(call.ty.shape.values))

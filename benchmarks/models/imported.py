@@ -118,13 +118,17 @@ def _from_onnx(case: Case, module: Any, arguments: tuple[Any, ...]) -> Imported:
     from tvm.relax.frontend import detach_params
     from tvm.relax.frontend.onnx import from_onnx
 
-    module, arguments = _as_type(module, case.dtype), _as_type(arguments, case.dtype)
+    own = FLOAT32 if case.dtype == MIXED else case.dtype  # of the file
+    module, arguments = _as_type(module, own), _as_type(arguments, own)
     file = io.BytesIO()
     torch.onnx.export(module, arguments, file, opset_version=OPSET, dynamo=False)
     file.seek(0)
     mod = from_onnx(onnx.load(file), keep_params_in_input=True)
     mod, params = detach_params(mod)
-    return Imported(module, arguments, case.dtype, mod, list(params.get("main", [])))
+    weights = list(params.get("main", []))
+    if case.dtype == MIXED:
+        return Imported(module, arguments, FLOAT16, *in_half(mod, weights, FLOAT16))
+    return Imported(module, arguments, case.dtype, mod, weights)
 
 
 def _as_type(thing: Any, dtype: str) -> Any:

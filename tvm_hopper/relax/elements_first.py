@@ -18,10 +18,16 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_hopper import ir
+
 from .mutator_passes import mutator_pass
 from .simplify_operands import CAST, PERMUTE, RESHAPE
 
 VIEWS = [RESHAPE, *(tvm.ir.Op.get(f"relax.{x}") for x in ("expand_dims", "squeeze", "flatten"))]
+TAKE, SLICE, *NORMS = (
+    tvm.ir.Op.get(f"relax.{x}")
+    for x in ("take", "strided_slice", "nn.layer_norm", "nn.rms_norm")
+)
 OF_ELEMENTS = [
     tvm.ir.Op.get(f"relax.{x}")
     for x in (
@@ -40,6 +46,10 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if not self.builder_.current_block_is_dataflow():
             return call
+        if call.op == TAKE and _is_number(call.args[1]):
+            return self._sliced(call)
+        if call.op == SLICE:
+            return self._normed(call)
         moved = self._moved(call)
         if moved is None:
             return call
@@ -49,6 +59,32 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         step = relax.Call(call.op, args, call.attrs, call.ty_args)
         made = self.builder_.emit(self.visit_call_(self.builder_.normalize(step)))
         return relax.Call(view.op, [made, *view.args[1:]], view.attrs, view.ty_args)
+
+    def _sliced(self, call: Any) -> Any:
+        """Return the one part that is taken, by its place, as a slice."""
+        x, place = call.args
+        rank, at = int(x.ty.ndim), int(place.value.numpy())
+        extent = ir.static_int(x.ty.shape.values[int(call.attrs.axis or 0)]) if rank > 0 else None
+        if extent is None or call.attrs.axis is None or not -extent <= at < extent:
+            return call
+        self.changed = True
+        axis, at = int(call.attrs.axis) % rank, at % extent
+        part = relax.op.strided_slice(x, [axis], [at], [at + 1])
+        part = self.builder_.emit(self._normed(self.builder_.normalize(part)))
+        return relax.op.reshape(part, list(call.ty.shape.values))
+
+    def _normed(self, call: Any) -> Any:
+        """Slice what a norm of rows reads, where rows are chosen of its result."""
+        norm = self.lookup_binding(call.args[0]) if isinstance(call.args[0], relax.Var) else None
+        if not isinstance(norm, relax.Call) or norm.op not in NORMS:
+            return call
+        rank = int(norm.args[0].ty.ndim)
+        rows = {*range(rank)} - {int(x) % rank for x in norm.attrs.axes}
+        if not {int(x) % rank for x in call.args[1]} <= rows:
+            return call
+        self.changed = True
+        part = relax.Call(SLICE, [norm.args[0], *call.args[1:]], call.attrs)
+        return relax.Call(norm.op, [self.builder_.emit(part), *norm.args[1:]], norm.attrs)
 
     def _moved(self, call: Any) -> tuple[int, Any] | None:
         """Return the place of a step's one tensor, and the view that it is."""

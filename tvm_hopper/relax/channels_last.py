@@ -12,7 +12,9 @@
 TMA loads boxes of pixels of which the channels lie next to each other (`schedule/products/
 windows.py`). TVM's ConvertLayout moves transposes through what lies between convolutions, so that a
 chain of them has one at each end. Those of weights are made once where weights are constants.
-Channels that fill no 16 bytes, as those of a colour image, are padded with zeros. Group norms read
+Windows of one pixel are products of rows (the `matmul` of images). Depthwise convolutions follow,
+and have channels last for the sake of a norm or a product, too. Channels that fill no 16 bytes are
+padded with zeros. Group norms read
 transposed images: groups of channels are rows there, and parts of rows where channels are last.
 """
 
@@ -31,7 +33,7 @@ from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .mutator_passes import is_for_library, rewrite_functions
-from .simplify_operands import swapped
+from .simplify_operands import PERMUTE, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
 
 GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
@@ -59,6 +61,7 @@ class ChannelsLast:
         for func in functions:
             relax.analysis.post_order_visit(func, note)
         gains = any(x.op in CONVOLUTIONS and _gains(x) for x in calls)
+        gains = gains or (any(map(_is_depthwise, calls)) and any(map(_turns_channels, calls)))
         if not gains or any(map(_is_misturned, calls)) or any(map(is_for_library, functions)):
             return mod
         try:
@@ -91,10 +94,25 @@ def _layouts(call: Any) -> dict[str, list[str]]:
         return {}
     if _layout(call) != LAYOUTS[_rank(call)][0]:
         return {}
-    depthwise = int(call.attrs.groups) > 1 and ir.is_const(call.args[1].ty.shape.values[1], 1)
-    if not (_gains(call) or depthwise):
-        return {}
-    return {call.op.name: list(LAYOUTS[_rank(call)][1])}
+    images, weights = LAYOUTS[_rank(call)][1]
+    if _is_depthwise(call):  # each place of the window with the weights of all channels
+        return {call.op.name: [images, f"{weights[1:-1]}OI"]}
+    return {call.op.name: [images, weights]} if _gains(call) else {}
+
+
+def _is_depthwise(call: Any) -> bool:
+    """Tell a convolution of 16 bits of each channel by itself."""
+    if call.op not in CONVOLUTIONS or not _is_half(call) or int(call.attrs.groups) == 1:
+        return False
+    has_one = ir.is_const(call.args[1].ty.shape.values[1], 1)
+    return has_one and _layout(call) == LAYOUTS[_rank(call)][0]
+
+
+def _turns_channels(call: Any) -> bool:
+    """Tell a transpose that puts the channels of images last, for a norm or a product of them."""
+    if call.op != PERMUTE or call.attrs.axes is None or int(call.ty.ndim) not in (3, 4, 5):
+        return False
+    return [int(x) for x in call.attrs.axes] == [0, *range(2, int(call.ty.ndim)), 1]
 
 
 def _rank(call: Any) -> int:
@@ -115,6 +133,13 @@ def _gains(call: Any) -> bool:
     if not _is_half(call) or int(call.attrs.groups) != 1:
         return False
     return _layout(call) == LAYOUTS[_rank(call)][0]
+
+
+def _is_pointwise(call: Any) -> bool:
+    """Tell a convolution of single pixels, each of which it reads."""
+    window = call.args[1].ty.shape.values[1:-1]
+    others = [*call.attrs.strides, *(int(n) + 1 for n in call.attrs.padding)]
+    return all(ir.is_const(n, 1) for n in window) and all(int(n) == 1 for n in others)
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
@@ -175,6 +200,8 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
             return call
         if _layout(call) != LAYOUTS[_rank(call)][1]:
             return call
+        if _is_pointwise(call):
+            return self._product(call)
         unit = STRIDE_ALIGNMENT // dtype_bytes(str(call.args[0].ty.dtype))
         missing = -(ir.static_int(call.args[0].ty.shape.values[-1]) or 0) % unit
         if not missing:
@@ -185,6 +212,15 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
         both = [self.builder_.emit(relax.op.nn.pad(x, widths)) for x in call.args]
         given = {name: getattr(call.attrs, name) for name in OF_CONVOLUTION}
         return CONVOLUTIONS[call.op](*both, **given, out_dtype=call.attrs.out_dtype)
+
+    def _product(self, call: Any) -> Any:
+        """Multiply each pixel's channels, which needs no boxes."""
+        images, weight = call.args
+        self.changed = True
+        emit, sizes = self.builder_.emit, weight.ty.shape.values
+        matrix = emit(relax.op.reshape(weight, [sizes[0], sizes[-1]]))
+        turned = emit(swapped(matrix))
+        return relax.op.matmul(images, turned, out_dtype=str(call.ty.dtype))
 
     def _turned(self, call: Any) -> Any:
         """Let a norm of images with their channels last have them first."""

@@ -38,6 +38,7 @@ from .peel_views import PeelViews
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
+from .space_to_depth import SpaceToDepth
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
 
@@ -47,6 +48,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
     return [
         ElementsFirst(),  # what lies between a product and its view is part of its kernel
         JoinAttention(options),  # one function, whose scores are never stored
+        SpaceToDepth(),  # colour images have more channels, and no stride
         ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes

@@ -105,7 +105,7 @@ class _Plan:
         var = binding.var
         if var not in self.made or not self._is_call(binding) or str(var.ty.dtype) != WIDE:
             return False
-        sizes = [_size(x) for x in (*binding.value.args[1].fields, var)]
+        sizes = [_size(x) for x in (*binding.value.args[1].fields, var) if x in self.made]
         if None in sizes or sizes[-1] * MIN_SHARE < max(sizes):
             return False
         return not _is_large(self.mod[binding.value.args[0]])

@@ -33,7 +33,7 @@ from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .mutator_passes import is_for_library, rewrite_functions
-from .simplify_operands import PERMUTE, swapped
+from .simplify_operands import CAST, PERMUTE, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
 
 GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
@@ -174,15 +174,36 @@ class _Patches(PyExprMutator):  # type: ignore[misc]
         counts = [n // step for n, step in zip(images, steps, strict=True)]
         pairs = [n for pair in zip(counts, steps, strict=True) for n in pair]
         emit = self.builder_.emit
-        parts = emit(relax.op.reshape(x, [sizes[0], channels, *pairs]))
-        outer = [2 + 2 * i for i in range(rank)]
-        order = [0, *outer, 1, *(i + 1 for i in outer)]
         depth, rows = channels * math.prod(steps), sizes[0] * math.prod(counts)
-        patches = emit(relax.op.reshape(emit(relax.op.permute_dims(parts, order)), [rows, depth]))
+        outer, inner = [2 + 2 * i for i in range(rank)], [3 + 2 * i for i in range(rank)]
+        last = self._channels_last(x)
+        if last is None:
+            parts = emit(relax.op.reshape(x, [sizes[0], channels, *pairs]))
+            parts = relax.op.permute_dims(parts, [0, *outer, 1, *inner])
+        else:  # pixels of a patch follow each other, their channels as they lie
+            parts = emit(relax.op.reshape(last, [sizes[0], *pairs, channels]))
+            before = [i - 1 for i in (*outer, *inner)]
+            parts = relax.op.permute_dims(parts, [0, *before, 1 + 2 * rank])
+            w = emit(relax.op.permute_dims(w, [0, *range(2, 2 + rank), 1]))
+        patches = emit(relax.op.reshape(emit(parts), [rows, depth]))
         weight = emit(swapped(emit(relax.op.reshape(w, [filters, depth]))))
         product = emit(relax.op.matmul(patches, weight, out_dtype=str(call.ty.dtype)))
         last = emit(relax.op.reshape(product, [sizes[0], *counts, filters]))
         return relax.op.permute_dims(last, [0, rank + 1, *range(1, rank + 1)])
+
+    def _channels_last(self, x: Any) -> Any:
+        """Return the images with channels last that some are the transpose of, if they are."""
+        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if isinstance(made, relax.Call) and made.op == CAST:
+            made = self.lookup_binding(made.args[0]) if isinstance(made.args[0], relax.Var) else None
+        if not isinstance(made, relax.Call) or made.op != PERMUTE or made.attrs.axes is None:
+            return None
+        rank = int(x.ty.ndim)
+        if [int(i) for i in made.attrs.axes] != [0, rank - 1, *range(1, rank - 1)]:
+            return None
+        same = str(made.ty.dtype) == str(x.ty.dtype)
+        cast = made.args[0] if same else relax.op.astype(made.args[0], str(x.ty.dtype))
+        return cast if same else self.builder_.emit(cast)
 
 
 @mutator

@@ -46,7 +46,7 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if not self.builder_.current_block_is_dataflow():
             return call
-        if call.op == TAKE and _is_number(call.args[1]):
+        if call.op == TAKE and is_number(call.args[1]):
             return self._sliced(call)
         if call.op == SLICE:
             return self._normed(call)
@@ -88,12 +88,12 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
 
     def _moved(self, call: Any) -> tuple[int, Any] | None:
         """Return the place of a step's one tensor, and the view that it is."""
-        if not str(getattr(call.ty, "dtype", "")).endswith(("float16", "float32")):
+        if not is_float(call):
             return None
         narrows = call.op == CAST and _bits(call) < _bits(call.args[0])
         if not narrows and call.op not in OF_ELEMENTS:
             return None
-        tensors = [i for i, x in enumerate(call.args) if not _is_number(x)]
+        tensors = [i for i, x in enumerate(call.args) if not is_number(x)]
         if len(tensors) != 1 or not isinstance(call.args[tensors[0]], relax.Var):
             return None
         view = self.lookup_binding(call.args[tensors[0]])
@@ -108,5 +108,11 @@ def _bits(x: Any) -> int:
     return tvm.DataType(str(x.ty.dtype)).bits if isinstance(x.ty, relax.TensorType) else 0
 
 
-def _is_number(x: Any) -> bool:
+def is_float(x: Any) -> bool:
+    """Tell a tensor of floats."""
+    return str(getattr(x.ty, "dtype", "")).endswith(("float16", "float32"))
+
+
+def is_number(x: Any) -> bool:
+    """Tell a constant without dimensions."""
     return isinstance(x, GenericConst) and x.ty.ndim == 0

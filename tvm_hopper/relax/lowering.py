@@ -39,6 +39,7 @@ from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
 from .space_to_depth import SpaceToDepth
+from .transposes_last import TransposesLast
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
 
@@ -53,6 +54,7 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         ElementsFirst(),  # casts for what was joined and padded, too
+        TransposesLast(),  # images that lie alike are added as they lie
         relax.transform.EliminateCommonSubexpr(),  # operands are cast once for all their readers
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits

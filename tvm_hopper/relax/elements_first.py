@@ -65,10 +65,10 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         x, place = call.args
         rank, at = int(x.ty.ndim), int(place.value.numpy())
         extent = ir.static_int(x.ty.shape.values[int(call.attrs.axis or 0)]) if rank > 0 else None
-        if extent is None or call.attrs.axis is None or not -extent <= at < extent:
+        if extent is None or call.attrs.axis is None or not 0 <= at < extent:
             return call
         self.changed = True
-        axis, at = int(call.attrs.axis) % rank, at % extent
+        axis = int(call.attrs.axis) % rank
         part = relax.op.strided_slice(x, [axis], [at], [at + 1])
         part = self.builder_.emit(self._normed(self.builder_.normalize(part)))
         return relax.op.reshape(part, list(call.ty.shape.values))

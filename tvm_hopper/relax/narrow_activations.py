@@ -16,6 +16,7 @@ Needs: fused functions (FuseTIR), in plain loops.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tvm
@@ -108,7 +109,7 @@ class _Plan:
         sizes = [_size(x) for x in (*binding.value.args[1].fields, var) if x in self.made]
         if None in sizes or sizes[-1] * MIN_SHARE < max(sizes):
             return False
-        return not _is_large(self.mod[binding.value.args[0]])
+        return not _is_large(self.mod[binding.value.args[0]], list(binding.value.args[1].fields))
 
     def _is_call(self, binding: Any) -> bool:
         if not is_plain_call(self.mod, binding):
@@ -134,18 +135,29 @@ def _size(x: Any) -> int | None:
     return count
 
 
-def _is_large(func: tirx.PrimFunc) -> bool:
-    """Tell a function whose result is a power or an exponential."""
-    out = func.params[-1]
-    for store in ir.find_all(func.body, ir.BufferStore, lambda x: x.buffer.same_as(out)):
-        value = store.value
-        while isinstance(value, tirx.Cast):
-            value = value.value
-        if isinstance(value, ir.Call) and value.op in LARGE:
+def _is_large(func: tirx.PrimFunc, args: list[Any]) -> bool:
+    """Tell a call whose result is a power or an exponential: y * y is a product of one tensor."""
+    params, out = list(func.params), func.params[-1]
+    firsts = {p: params[next(i for i, y in enumerate(args) if y.same_as(x))]
+              for p, x in zip(params, args, strict=False)}  # fmt: skip
+    body = ir.substitute(func.body, {p: q for p, q in firsts.items() if not p.same_as(q)})
+    for store in ir.find_all(body, ir.BufferStore, lambda x: x.buffer.same_as(out)):
+        factors = _factors(store.value)
+        if any(isinstance(x, ir.Call) and x.op in LARGE for x in factors):
             return True
-        if isinstance(value, tirx.Mul) and tvm_ffi.structural_equal(value.a, value.b):
+        pairs = itertools.combinations(factors, 2)
+        if any(ir.find_all(a, ir.TensorLoad) and tvm_ffi.structural_equal(a, b) for a, b in pairs):
             return True
     return False
+
+
+def _factors(value: Any) -> list[Any]:
+    """Return what a value is the product of."""
+    if isinstance(value, tirx.Cast):
+        return _factors(value.value)
+    if isinstance(value, tirx.Mul):
+        return [*_factors(value.a), *_factors(value.b)]
+    return [value]
 
 
 @mutator

@@ -34,6 +34,8 @@ class Case:
         Seconds after which the process of this model is ended.
     is_timed : bool
         False: errors alone.
+    hoists : bool
+        Whether what its weights alone determine is made before (`relax.hoist_weights`).
     is_routed : bool
         Whether tokens go to experts: rounding may send one elsewhere, so that the error is that of
         the median token.
@@ -48,6 +50,7 @@ class Case:
     budget: float = 240.0
     is_timed: bool = True
     is_routed: bool = False
+    hoists: bool = False
 
 
 def _decoders() -> list[Case]:
@@ -92,7 +95,8 @@ def _paged() -> list[Case]:
 
 def _others() -> list[Case]:
     def case(name: str, dtype: str, sizes: str, way: str = EXPORT, **given: Any) -> Case:
-        return Case(name, way, dtype, sizes, name.split("_")[0], given)
+        make = name.split("_")[0]
+        return Case(name, way, dtype, sizes, make, given, hoists=make in ("resnet", "convnext"))
 
     return [
         case("encoder", MIXED, "torch.nn, 4 x 1024, 8 x 1024 tokens", batch=8),

@@ -182,11 +182,13 @@ class OnGpu:
         import tvm_ffi
         from tvm import relax
 
-        main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
-        given = [
-            [tvm_ffi.from_dlpack(x) for x in (*inputs, *weights)]
-            for inputs, weights in zip(self.inputs, self.weights, strict=True)
-        ]
+        machine = relax.VirtualMachine(executable, tvm.cuda(0))
+        main, given = machine["main"], []
+        for inputs, weights in zip(self.inputs, self.weights, strict=True):
+            made: Any = [tvm_ffi.from_dlpack(x) for x in weights]
+            if machine.module.implements_function("transform_params"):
+                made = machine["transform_params"](tuple(made))
+            given.append([*map(tvm_ffi.from_dlpack, inputs), *made])
 
         def call(i: int) -> Any:
             with tvm_ffi.use_torch_stream():

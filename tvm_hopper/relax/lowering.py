@@ -44,8 +44,8 @@ from .wide_functions import WideFunctions
 from .wide_scans import WideScans
 
 
-def prepare_passes(options: ModelOptions) -> list[Any]:
-    """Return the passes that turn a model into functions in plain loops, after library dispatch."""
+def operand_passes(options: ModelOptions) -> list[Any]:
+    """Return the passes that decide on operators how operands lie in memory."""
     return [
         ElementsFirst(),  # what lies between a product and its view is part of its kernel
         JoinAttention(options),  # one function, whose scores are never stored
@@ -57,6 +57,13 @@ def prepare_passes(options: ModelOptions) -> list[Any]:
         TransposesLast(),  # images that lie alike are added as they lie
         relax.transform.EliminateCommonSubexpr(),  # operands are cast once for all their readers
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
+    ]
+
+
+def prepare_passes(options: ModelOptions) -> list[Any]:
+    """Return the passes that turn a model into functions in plain loops, after library dispatch."""
+    return [
+        *operand_passes(options),
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         RowPlaces(),  # of rows of -inf TVM says -1
         relax.transform.LegalizeOps(),

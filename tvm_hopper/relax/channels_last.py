@@ -136,10 +136,9 @@ def _gains(call: Any) -> bool:
 
 
 def _is_pointwise(call: Any) -> bool:
-    """Tell a convolution of single pixels, each of which it reads."""
+    """Tell a convolution of single pixels, and no pad."""
     window = call.args[1].ty.shape.values[1:-1]
-    others = [*call.attrs.strides, *(int(n) + 1 for n in call.attrs.padding)]
-    return all(ir.is_const(n, 1) for n in window) and all(int(n) == 1 for n in others)
+    return all(ir.is_const(n, 1) for n in window) and not any(map(int, call.attrs.padding))
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
@@ -235,10 +234,14 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
         return CONVOLUTIONS[call.op](*both, **given, out_dtype=call.attrs.out_dtype)
 
     def _product(self, call: Any) -> Any:
-        """Multiply each pixel's channels, which needs no boxes."""
+        """Multiply the channels of each pixel, or of every other one, which needs no boxes."""
         images, weight = call.args
         self.changed = True
         emit, sizes = self.builder_.emit, weight.ty.shape.values
+        steps, axes = [int(n) for n in call.attrs.strides], [*range(1, 1 + _rank(call))]
+        if max(steps) > 1:
+            ends = images.ty.shape.values[1:-1]
+            images = emit(relax.op.strided_slice(images, axes, [0] * len(axes), ends, steps))
         matrix = emit(relax.op.reshape(weight, [sizes[0], sizes[-1]]))
         turned = emit(swapped(matrix))
         return relax.op.matmul(images, turned, out_dtype=str(call.ty.dtype))

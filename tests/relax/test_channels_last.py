@@ -38,7 +38,7 @@ def words(x, w):
 
 
 def norms(x, d, w, v):
-    """Compute a depthwise convolution before a norm of channels, then patches of what has them last."""
+    """Compute a depthwise convolution before a product of channels, then patches."""
     y = op.permute_dims(op.nn.conv2d(x, d, padding=(1, 1), groups=16), (0, 2, 3, 1))
     y = op.add(op.permute_dims(op.matmul(y, w), (0, 3, 1, 2)), x)
     return op.nn.conv2d(y, v, strides=(2, 2))

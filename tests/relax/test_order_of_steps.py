@@ -74,7 +74,10 @@ ELEMENTS = {  # shapes, what is left
     scaled_image: ([(1, 4, 4), (1,)], "relu squeeze expand_dims"),
     cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
     one_of_three: ([(3, 4), (1,)], "strided_slice reshape"),
-    first_token: ([(2, 3, 8), (2, 8)], "strided_slice reshape sum strided_slice layer_norm reshape"),
+    first_token: (
+        [(2, 3, 8), (2, 8)],
+        "strided_slice reshape sum strided_slice layer_norm reshape",
+    ),
     part_of_row: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice"),
     added_of_two: ([(8, 8), (8, 8)], "reshape reshape add"),
     of_integers: ([(8, 8), (1,)], "astype reshape add"),
@@ -193,10 +196,17 @@ def test_views_are_no_part_of_a_kernel():
 
     mod = model_of(compute, ((16, 64), "float16"), ((64, 64), "float16"))
     made = prepare(mod, models.H200)
-    kernels = {gv.name_hint: f for gv, f in made.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    kernels = {
+        gv.name_hint: f for gv, f in made.functions_items() if isinstance(f, tvm.tirx.PrimFunc)
+    }
     (product,) = [f for name, f in kernels.items() if "matmul" in name]
     assert [int(n) for n in product.params[-1].ty.shape] == [16, 64]
     assert "reshape" in str(made["main"])
-    given = [np.eye(64, dtype="float16")[:16], np.arange(4096).reshape(64, 64).astype("float16") / 64]
-    for got, want in zip(*(models.on_processor(x, "main", given) for x in (made, mod)), strict=True):
+    given = [
+        np.eye(64, dtype="float16")[:16],
+        np.arange(4096).reshape(64, 64).astype("float16") / 64,
+    ]
+    for got, want in zip(
+        *(models.on_processor(x, "main", given) for x in (made, mod)), strict=True
+    ):
         np.testing.assert_array_equal(got, want)

@@ -237,11 +237,13 @@ def test_a_table_that_a_product_reads_too():
     w = np.random.default_rng(0).standard_normal((32, 64)).astype("float16")
     tokens = np.array([3, 0, 31, 7, 3])
     (got,) = models.on_processor(mod, "main", [tokens, w])
-    np.testing.assert_allclose(got, w[tokens].astype("float64") @ w.T.astype("float64"), rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(
+        got, w[tokens].astype("float64") @ w.T.astype("float64"), rtol=1e-3, atol=1e-2
+    )
 
 
 def test_tables_that_something_else_reads_stay():
     assert types(to_half(tied(relax.op.sum))) == ["int64", "float32"]
-    lookup = model_of(lambda t, w: relax.op.take(w, t, axis=0), ((5,), "int64"), ((32, 64), "float32"),
-                      num_input=1)  # fmt: skip
+    given = ((5,), "int64"), ((32, 64), "float32")
+    lookup = model_of(lambda t, w: relax.op.take(w, t, axis=0), *given, num_input=1)
     assert types(to_half(lookup)) == ["int64", "float32"]

@@ -344,7 +344,7 @@ class _Outliner:
         return relax.Call(value.op, args, value.attrs, value.ty_args)
 
     def _without_key(self, scores: Any) -> Any:
-        """Tell rows all of whose keys are masked: their weights are what exporters look for as NaN."""
+        """Tell rows all of whose keys are masked, whose weights are NaN."""
         emit, op = self.builder.emit, relax.op
         masked = emit(op.equal(self._copy(scores), relax.const(float("-inf"), scores.ty.dtype)))
         some = emit(op.max(emit(op.astype(emit(op.logical_not(masked)), "int8")), -1, True))

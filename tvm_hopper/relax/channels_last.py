@@ -194,7 +194,9 @@ class _Patches(PyExprMutator):  # type: ignore[misc]
         """Return the images with channels last that some are the transpose of, if they are."""
         made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if isinstance(made, relax.Call) and made.op == CAST:
-            made = self.lookup_binding(made.args[0]) if isinstance(made.args[0], relax.Var) else None
+            made = (
+                self.lookup_binding(made.args[0]) if isinstance(made.args[0], relax.Var) else None
+            )
         if not isinstance(made, relax.Call) or made.op != PERMUTE or made.attrs.axes is None:
             return None
         rank = int(x.ty.ndim)

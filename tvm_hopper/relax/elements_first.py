@@ -5,8 +5,8 @@
     g = nn.gelu(y); c = astype(g, "float16"); r = reshape(c, (b, s, n)); f = reshape(r, (b * s, n))
 
 Importers put views between a product, its activation and the cast for the next product.  Behind
-these steps a view is no part of a kernel (`peel_views.py`), whose tiles then are stored as they are,
-and a transpose moves half the bytes.
+these steps a view is no part of a kernel (`peel_views.py`), and a transpose moves half the bytes.
+One place of a tensor is a slice, and a norm of rows reads the slice, not all rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from .simplify_operands import CAST, PERMUTE, RESHAPE
 
 VIEWS = [RESHAPE, *(tvm.ir.Op.get(f"relax.{x}") for x in ("expand_dims", "squeeze", "flatten"))]
 TAKE, SLICE, *NORMS = (
-    tvm.ir.Op.get(f"relax.{x}")
-    for x in ("take", "strided_slice", "nn.layer_norm", "nn.rms_norm")
+    tvm.ir.Op.get(f"relax.{x}") for x in ("take", "strided_slice", "nn.layer_norm", "nn.rms_norm")
 )
 OF_ELEMENTS = [
     tvm.ir.Op.get(f"relax.{x}")

@@ -22,8 +22,8 @@ from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .channels_last import ChannelsLast
 from .check_served import CheckServed
-from .flatten_batch import FlattenBatch
 from .elements_first import ElementsFirst
+from .flatten_batch import FlattenBatch
 from .fuse_decoders import FuseDecoders
 from .fuse_gates import FuseGates
 from .fuse_lookups import FuseLookups

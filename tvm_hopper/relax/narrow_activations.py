@@ -17,6 +17,7 @@ Needs: fused functions (FuseTIR), in plain loops.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import tvm
@@ -46,8 +47,6 @@ class NarrowActivations:
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function) and ACTIVATIONS in (func.attrs or {}):
                 narrower.enter(gv, func)
-        if not narrower.widened:
-            return mod
         mod, functions = narrower.builder_.get(), {}
 
         def grow(graph: CallGraph) -> None:
@@ -64,7 +63,7 @@ class NarrowActivations:
                 if group.key not in functions:
                     functions[group.key] = fuse_group(mod, group)
 
-        return rewrite_groups(mod, grow, functions)
+        return rewrite_groups(mod, grow, functions) if narrower.narrowed else mod
 
 
 class _Plan:
@@ -74,10 +73,10 @@ class _Plan:
     """
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, dtype: str) -> None:
-        self.mod, self.dtype = mod, dtype
+        self.mod = mod
         first = int(func.attrs.get(NUM_INPUT, len(func.params)))
         weights = set(func.params[first:])  # and what they alone make
-        self.made = {x for x in func.params[:first] if self._is_half(x)}  # of 16 bits, or by them
+        self.made = {x for x in func.params[:first] if _dtype(x) == dtype}  # of 16 bits, or by them
         self.readers: dict[Any, list[Any]] = {}
         blocks = [x for x in func.body.blocks if isinstance(x, relax.DataflowBlock)]
         bindings = [x for block in blocks for x in block.bindings]
@@ -87,29 +86,25 @@ class _Plan:
                 self.readers.setdefault(x, []).append(binding)
             if weights.issuperset(read):
                 weights.add(binding.var)
-            elif self._is_half(binding.var) or any(x in self.made for x in read):
+            elif _dtype(binding.var) == dtype or any(x in self.made for x in read):
                 self.made.add(binding.var)
-        inner = {x.var for x in bindings if isinstance(x.var, relax.DataflowVar)}
         self.narrow: set[Any] = set()
-        for binding in bindings:
-            if self._is_stored(binding):
-                views = self._views(binding.var)
-                read = [y for x in views for y in self.readers.get(x, [])]
-                if views <= inner and all(is_view(x) or self._is_call(x) for x in read):
-                    self.narrow |= views
-
-    def _is_half(self, x: Any) -> bool:
-        return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype) == self.dtype
+        for views in (self._views(x.var) for x in bindings if self._is_stored(x)):
+            read = [y for x in views for y in self.readers.get(x, [])]
+            is_inner = all(isinstance(x, relax.DataflowVar) for x in views)
+            if is_inner and all(is_view(x) or self._is_call(x) for x in read):
+                self.narrow |= views
 
     def _is_stored(self, binding: Any) -> bool:
         """Tell a call whose result gains by fewer bits and has digits for them."""
         var = binding.var
-        if var not in self.made or not self._is_call(binding) or str(var.ty.dtype) != WIDE:
+        if var not in self.made or _dtype(var) != WIDE or not self._is_call(binding):
             return False
-        sizes = [_size(x) for x in (*binding.value.args[1].fields, var) if x in self.made]
-        if None in sizes or sizes[-1] * MIN_SHARE < max(sizes):
+        args = list(binding.value.args[1].fields)
+        sizes = [_size(x) for x in args if x in self.made]
+        if any(_size(var) * MIN_SHARE < size for size in sizes):
             return False
-        return not _is_large(self.mod[binding.value.args[0]], list(binding.value.args[1].fields))
+        return not _is_large(self.mod[binding.value.args[0]], args)
 
     def _is_call(self, binding: Any) -> bool:
         if not is_plain_call(self.mod, binding):
@@ -117,30 +112,25 @@ class _Plan:
         return int(self.mod[binding.value.args[0]].attrs.get("op_pattern", 0)) != OPAQUE
 
     def _views(self, var: Any) -> set[Any]:
-        found = {var}
-        for binding in self.readers.get(var, []):
-            if is_view(binding):
-                found |= self._views(binding.var)
-        return found
+        views = (x.var for x in self.readers.get(var, []) if is_view(x))
+        return {var}.union(*map(self._views, views))
 
 
-def _size(x: Any) -> int | None:
+def _dtype(x: Any) -> str:
+    return str(x.ty.dtype) if isinstance(x.ty, relax.TensorType) else ""
+
+
+def _size(x: Any) -> int:
     """Count elements, a symbolic extent as one."""
-    shape = getattr(x.ty, "shape", None)
-    if not isinstance(shape, relax.ShapeExpr):
-        return None
-    count = 1
-    for extent in shape.values:
-        count *= ir.static_int(extent) or 1
-    return count
+    return math.prod(ir.static_int(n) or 1 for n in getattr(x.ty.shape, "values", []))
 
 
 def _is_large(func: tirx.PrimFunc, args: list[Any]) -> bool:
     """Tell a call whose result is a power or an exponential: y * y is a product of one tensor."""
     params, out = list(func.params), func.params[-1]
-    firsts = {p: params[next(i for i, y in enumerate(args) if y.same_as(x))]
-              for p, x in zip(params, args, strict=False)}  # fmt: skip
-    body = ir.substitute(func.body, {p: q for p, q in firsts.items() if not p.same_as(q)})
+    firsts = [params[next(i for i, y in enumerate(args) if y.same_as(x))] for x in args]
+    same = {p: q for p, q in zip(params, firsts, strict=False) if not p.same_as(q)}
+    body = ir.substitute(func.body, same)
     for store in ir.find_all(body, ir.BufferStore, lambda x: x.buffer.same_as(out)):
         factors = _factors(store.value)
         if any(isinstance(x, ir.Call) and x.op in LARGE for x in factors):
@@ -166,7 +156,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self.mod = mod
+        self.mod, self.dtype = mod, ""
         self.plan: _Plan
         self.stored: dict[Any, Any] = {}  # of what had 32 bits: the variable that has 16
         self.narrowed: set[Any] = set()  # results of casts to 16 bits
@@ -174,7 +164,8 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
 
     def enter(self, gv: Any, func: relax.Function) -> None:
         """Rewrite one function."""
-        self.plan = _Plan(self.mod, func, str(func.attrs[ACTIVATIONS]))
+        self.dtype = str(func.attrs[ACTIVATIONS])
+        self.plan = _Plan(self.mod, func, self.dtype)
         new = self.visit_expr(func.without_attr(ACTIVATIONS))
         self.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
 
@@ -189,34 +180,32 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
             super().visit_var_binding_(binding)
             return
         given = list(call.args[1].fields)
-        if len(given) == 1 and given[0] in self.stored and self._is_cast(call):
+        if given and given[0] in self.stored and self._is_cast(call):
             self.set_var_remap(var, self.stored[given[0]])
             return
-        args = [self._wide(x) if x in self.stored else self.visit_expr(x) for x in given]
+        args = [self._cast(x) if x in self.stored else self.visit_expr(x) for x in given]
         new = relax.call_tir(call.args[0], args, call.ty_args[0])
         if var in self.plan.narrow:
             made = self.builder_.emit(new)
-            self.stored[var] = self.builder_.emit_te(topi.cast, made, self.plan.dtype)
+            self.stored[var] = self.builder_.emit_te(topi.cast, made, self.dtype)
             self.narrowed.add(self.stored[var])
             return
         is_inner = isinstance(var, relax.DataflowVar)
         emit = self.builder_.emit if is_inner else self.builder_.emit_output
         self.set_var_remap(var, emit(new))
 
-    def _wide(self, x: Any) -> Any:
+    def _cast(self, x: Any) -> Any:
+        """Return a tensor in 32 bits again, for one reader."""
         var = self.builder_.emit_te(topi.cast, self.stored[x], WIDE)
         self.widened.add(var)
         return var
 
     def _is_cast(self, call: Any) -> bool:
         """Tell a call that only casts its tensor to 16 bits."""
-        if str(call.ty_args[0].dtype) != self.plan.dtype:
-            return False
-        blocks = ir.find_all(self.mod[call.args[0]].body, ir.SBlock)
         stores = ir.find_all(self.mod[call.args[0]].body, ir.BufferStore)
-        if len(stores) != 1 or len(blocks) != 2:  # the root, and one
+        if str(call.ty_args[0].dtype) != self.dtype or len(stores) != 1:
             return False
-        load = stores[0].value.value if isinstance(stores[0].value, tirx.Cast) else None
+        load = getattr(stores[0].value, "value", None)
         return isinstance(load, ir.TensorLoad) and tvm_ffi.structural_equal(
             list(load.indices), list(stores[0].indices)
         )

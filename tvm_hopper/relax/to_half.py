@@ -7,12 +7,12 @@
     y = R.matmul(R.astype(x, "float16"), R.permute_dims(w))     sums in float32
 
 Operands of products and convolutions are cast, and weights that nothing else reads have 16 bits
-from the start. What they lead to is stored in 16 bits between kernels (`narrow_activations.py`). Everything else
-stays as the model has it: TVM's ToMixedPrecision, which goes from
-products back to what their operands are made of, computes the angles of a rotary embedding in
-float16, and knows no bfloat16. Products whose sums are shorter than an instruction of the tensor
-cores stay, too: the angles themselves are such a product, of frequencies and positions, and a
-position of 2047 has no bfloat16.
+from the start. What they lead to is stored in 16 bits between kernels (`narrow_activations.py`).
+Everything else stays as the model has it: TVM's ToMixedPrecision, which goes from products back to
+what their operands are made of, computes the angles of a rotary embedding in float16, and knows no
+bfloat16. Products whose sums are shorter than an instruction of the tensor cores stay, too: the
+angles themselves are such a product, of frequencies and positions, and a position of 2047 has no
+bfloat16.
 """
 
 from __future__ import annotations
@@ -76,9 +76,10 @@ def to_half(
     Returns
     -------
     mod : IRModule
-        The model. A weight of float32 that only casts and lookups read has `dtype`: `cast_weights`
-        casts what is passed for it. Weights are the parameters from a function's attribute `num_input`
-        on, as importers set it; without it all parameters stay, and are cast at each call.
+        The model. A weight of float32 that only casts read, or casts and lookups, has `dtype`:
+        `cast_weights` casts what is passed for it. Weights are the parameters from a function's
+        attribute `num_input` on, as importers set it; without it all parameters stay, and are cast
+        at each call.
 
     Raises
     ------
@@ -220,7 +221,7 @@ def _is_short(call: Any) -> bool:
 
 @mutator
 class _Lookups(PyExprMutator):  # type: ignore[misc]
-    """Looks up rows of a table in 16 bits if a product reads it, too, as that of a tied embedding."""
+    """Looks up rows in 16 bits where a product reads the table, too: a tied embedding."""
 
     changed = False
 

@@ -62,12 +62,12 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
     def _sliced(self, call: Any) -> Any:
         """Return the one part that is taken, by its place, as a slice."""
         x, place = call.args
-        rank, at = int(x.ty.ndim), int(place.value.numpy())
-        extent = ir.static_int(x.ty.shape.values[int(call.attrs.axis or 0)]) if rank > 0 else None
-        if extent is None or call.attrs.axis is None or not 0 <= at < extent:
+        if call.attrs.axis is None or not isinstance(x.ty.shape, relax.ShapeExpr):
+            return call
+        axis, at = int(call.attrs.axis) % int(x.ty.ndim), int(place.value.numpy())
+        if not 0 <= at < (ir.static_int(x.ty.shape.values[axis]) or 0):
             return call
         self.changed = True
-        axis = int(call.attrs.axis) % rank
         part = relax.op.strided_slice(x, [axis], [at], [at + 1])
         part = self.builder_.emit(self._normed(self.builder_.normalize(part)))
         return relax.op.reshape(part, list(call.ty.shape.values))
@@ -77,9 +77,10 @@ class _Elements(PyExprMutator):  # type: ignore[misc]
         norm = self.lookup_binding(call.args[0]) if isinstance(call.args[0], relax.Var) else None
         if not isinstance(norm, relax.Call) or norm.op not in NORMS:
             return call
-        rank = int(norm.args[0].ty.ndim)
-        rows = {*range(rank)} - {int(x) % rank for x in norm.attrs.axes}
-        if not {int(x) % rank for x in call.args[1]} <= rows:
+        rank, axes = int(norm.args[0].ty.ndim), call.args[1]
+        if rank < 1 or not isinstance(axes, relax.Tuple):
+            return call
+        if {int(x) % rank for x in axes.fields} & {int(x) % rank for x in norm.attrs.axes}:
             return call
         self.changed = True
         part = relax.Call(SLICE, [norm.args[0], *call.args[1:]], call.attrs)

@@ -180,7 +180,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
             super().visit_var_binding_(binding)
             return
         given = list(call.args[1].fields)
-        if given and given[0] in self.stored and self._is_cast(call):
+        if len(given) == 1 and given[0] in self.stored and self._is_cast(call):
             self.set_var_remap(var, self.stored[given[0]])
             return
         args = [self._cast(x) if x in self.stored else self.visit_expr(x) for x in given]
@@ -203,7 +203,10 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
     def _is_cast(self, call: Any) -> bool:
         """Tell a call that only casts its tensor to 16 bits."""
         stores = ir.find_all(self.mod[call.args[0]].body, ir.BufferStore)
-        if str(call.ty_args[0].dtype) != self.dtype or len(stores) != 1:
+        (given,), made = call.args[1].fields, call.ty_args[0]
+        if str(made.dtype) != self.dtype or len(stores) != 1:
+            return False
+        if not tvm_ffi.structural_equal(given.ty.shape, made.shape):
             return False
         load = getattr(stores[0].value, "value", None)
         return isinstance(load, ir.TensorLoad) and tvm_ffi.structural_equal(

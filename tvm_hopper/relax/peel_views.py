@@ -4,7 +4,7 @@
     r = fused(x, w)
   ->
     fused(x, w): return call_tir(matmul, (x, w))                                     (rows, n)
-    v = fused(x, w); r = reshape(v, (b, s, h, d))
+    r = reshape(fused(x, w), (b, s, h, d))
 
 FuseOps takes a reshape for an elementwise step.  In a kernel it would be an output of another rank,
 which no tile of a product is stored to as a whole; outside of it costs nothing.
@@ -31,18 +31,14 @@ class PeelViews:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite primitive functions, then the calls of them."""
-        peeled: dict[Any, relax.Function | int] = {}
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs:
-                without = _without_views(mod, func)
-                if without is not None:
-                    peeled[gv] = without
-        if not peeled:
-            return mod
-        kept = {gv: func for gv, func in mod.functions_items() if gv not in peeled}
+        functions = [(gv, f) for gv, f in mod.functions_items() if isinstance(f, relax.Function)]
+        primitive = {gv: f for gv, f in functions if "Primitive" in (f.attrs or {})}
+        peeled = {gv: _without_views(mod, f) for gv, f in primitive.items()}
+        peeled = {gv: x for gv, x in peeled.items() if x is not None}
+        kept = {gv: f for gv, f in mod.functions_items() if gv not in peeled}
         rewriter = _Calls(tvm.IRModule(kept, attrs=mod.attrs), peeled)
-        for gv, func in kept.items():
-            if isinstance(func, relax.Function) and "Primitive" not in (func.attrs or {}):
+        for gv, func in functions:
+            if gv not in primitive:
                 rewriter.builder_.update_func(gv, rewriter.visit_expr(func))
         return rewriter.builder_.get()
 
@@ -52,26 +48,21 @@ def _without_views(mod: tvm.IRModule, func: relax.Function) -> relax.Function | 
 
     Of a function that is nothing but views, it is the place of the parameter.
     """
-    if len(func.body.blocks) != 1:
-        return None
-    bindings = list(func.body.blocks[0].bindings)
-    made = {x.var: x.value for x in bindings}
-    last = func.body.body
+    (block,) = func.body.blocks
+    made = {x.var: x.value for x in block.bindings}
+    last, views = func.body.body, set()
     while last in made and _is_view(mod, made[last]):
+        views.add(last)
         last = made[last].args[1].fields[0]
-    if last in func.params:
-        return list(func.params).index(last)
-    if last is func.body.body or last not in made or not isinstance(last.ty, relax.TensorType):
-        return None
-    readers = [x.var for x in bindings if any(last.same_as(y) for y in _read_by(x.value))]
-    if len(readers) != 1:
+    if not views or last in func.params:
+        return list(func.params).index(last) if views else None
+    kept = [x for x in block.bindings if x.var not in views and not x.var.same_as(last)]
+    if any(last in relax.analysis.free_vars(x.value) for x in kept):
         return None
     result = relax.Var(last.name, last.ty)
-    kept = [x for x in bindings if not x.var.same_as(last)]
-    kept = kept[: next(i for i, x in enumerate(kept) if x.var.same_as(readers[0]))]
-    block = relax.DataflowBlock([*kept, relax.VarBinding(result, made[last])])
+    body = relax.DataflowBlock([*kept, relax.VarBinding(result, made[last])])
     return relax.Function(
-        func.params, relax.SeqExpr([block], result), result.ty, func.is_pure, func.attrs
+        func.params, relax.SeqExpr([body], result), result.ty, func.is_pure, func.attrs
     )
 
 
@@ -83,18 +74,13 @@ def _is_view(mod: tvm.IRModule, value: Any) -> bool:
     return len(value.args[1].fields) == 1 and isinstance(func, tirx.PrimFunc) and is_reshape(func)
 
 
-def _read_by(value: Any) -> list[Any]:
-    return list(relax.analysis.free_vars(value))
-
-
 @mutator
 class _Calls(PyExprMutator):  # type: ignore[misc]
     """Views what the functions return now."""
 
     def __init__(self, mod: tvm.IRModule, peeled: dict[Any, relax.Function | int]) -> None:
         super().__init__(mod)
-        self.peeled = peeled
-        self.added: dict[Any, Any] = {}
+        self.peeled, self.added = peeled, dict[Any, Any]()
 
     def visit_call_(self, call: Any) -> Any:
         """Call a function without its views."""
@@ -103,9 +89,8 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
             return call
         without = self.peeled[call.op]
         if isinstance(without, int):
-            made = call.args[without]
-        else:
-            if call.op not in self.added:  # its type is another one
-                self.added[call.op] = self.builder_.add_func(without, call.op.name_hint)
-            made = self.builder_.emit(relax.Call(self.added[call.op], call.args))
+            return relax.op.reshape(call.args[without], list(call.ty.shape.values))
+        if call.op not in self.added:  # its type is another one
+            self.added[call.op] = self.builder_.add_func(without, call.op.name_hint)
+        made = self.builder_.emit(relax.Call(self.added[call.op], call.args))
         return relax.op.reshape(made, list(call.ty.shape.values))

@@ -40,7 +40,7 @@ class _Transposes(PyExprMutator):  # type: ignore[misc]
         if axes is None or len(axes) != int(call.ty.ndim):
             return call
         args = [self._before(x, y, axes) for x, y in zip(call.args, made, strict=True)]
-        if None in args:
+        if any(x is None for x in args):
             return call
         self.changed = True
         step = self.builder_.emit(relax.Call(call.op, args, call.attrs))

@@ -7,10 +7,9 @@ import tvm_ffi
 from tvm import relax
 
 from tests.relax import models
-from tvm_hopper.relax.elements_first import ElementsFirst
+from tvm_hopper.relax.elements_first import ElementsFirst, TransposesLast
 from tvm_hopper.relax.lowering import prepare
 from tvm_hopper.relax.space_to_depth import SpaceToDepth
-from tvm_hopper.relax.transposes_last import TransposesLast
 from tvm_hopper.testing.relax_forms import model_of
 
 op = relax.op

@@ -33,7 +33,7 @@ from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .mutator_passes import is_for_library, rewrite_functions
-from .simplify_operands import CAST, PERMUTE, swapped
+from .simplify_operands import CAST, PERMUTE, axes_of, maker_of, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
 
 GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
@@ -110,9 +110,8 @@ def _is_depthwise(call: Any) -> bool:
 
 def _turns_channels(call: Any) -> bool:
     """Tell a transpose that puts the channels of images last, for a norm or a product of them."""
-    if call.op != PERMUTE or call.attrs.axes is None or int(call.ty.ndim) not in (3, 4, 5):
-        return False
-    return [int(x) for x in call.attrs.axes] == [0, *range(2, int(call.ty.ndim)), 1]
+    rank = int(call.ty.ndim) if call.op == PERMUTE else 0
+    return 3 <= rank <= 5 and axes_of(call) == [0, *range(2, rank), 1]
 
 
 def _rank(call: Any) -> int:
@@ -192,19 +191,13 @@ class _Patches(PyExprMutator):  # type: ignore[misc]
 
     def _channels_last(self, x: Any) -> Any:
         """Return the images with channels last that some are the transpose of, if they are."""
-        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if isinstance(made, relax.Call) and made.op == CAST:
-            made = (
-                self.lookup_binding(made.args[0]) if isinstance(made.args[0], relax.Var) else None
-            )
-        if not isinstance(made, relax.Call) or made.op != PERMUTE or made.attrs.axes is None:
+        cast, rank, dtype = maker_of(self, x, CAST), int(x.ty.ndim), str(x.ty.dtype)
+        made = maker_of(self, x if cast is None else cast.args[0], PERMUTE)
+        if made is None or axes_of(made) != [0, rank - 1, *range(1, rank - 1)]:
             return None
-        rank = int(x.ty.ndim)
-        if [int(i) for i in made.attrs.axes] != [0, rank - 1, *range(1, rank - 1)]:
-            return None
-        same = str(made.ty.dtype) == str(x.ty.dtype)
-        cast = made.args[0] if same else relax.op.astype(made.args[0], str(x.ty.dtype))
-        return cast if same else self.builder_.emit(cast)
+        last = made.args[0]
+        is_same = str(last.ty.dtype) == dtype
+        return last if is_same else self.builder_.emit(relax.op.astype(last, dtype))
 
 
 @mutator

@@ -22,7 +22,7 @@ from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .channels_last import ChannelsLast
 from .check_served import CheckServed
-from .elements_first import ElementsFirst
+from .elements_first import ElementsFirst, TransposesLast
 from .flatten_batch import FlattenBatch
 from .fuse_decoders import FuseDecoders
 from .fuse_gates import FuseGates
@@ -39,7 +39,6 @@ from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
 from .space_to_depth import SpaceToDepth
-from .transposes_last import TransposesLast
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
 

@@ -9,7 +9,7 @@
 FuseOps takes a reshape for an elementwise step.  In a kernel it would be an output of another rank,
 which no tile of a product is stored to as a whole; outside of it costs nothing.
 
-Needs: primitive functions (FuseOps).  Leaves: reshapes of their results.
+Needs: primitive functions (FuseOps).  Leaves: reshapes of their results, if these are floats.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def _without_views(mod: tvm.IRModule, func: relax.Function) -> relax.Function | 
 
     Of a function that is nothing but views, it is the place of the parameter.
     """
+    if "float" not in str(getattr(func.ret_ty, "dtype", "")):
+        return None  # what reads indices takes them along
     (block,) = func.body.blocks
     made = {x.var: x.value for x in block.bindings}
     last, views = func.body.body, set()

@@ -44,7 +44,7 @@ OF_ELEMENTS = [
 
 
 @mutator
-class _Elements(PyExprMutator):  # type: ignore[misc]
+class _StepMover(PyExprMutator):  # type: ignore[misc]
     changed = False
 
     def visit_call_(self, call: Any) -> Any:
@@ -155,7 +155,7 @@ class _Transposes(PyExprMutator):  # type: ignore[misc]
         return self.builder_.emit(relax.op.reshape(x, before))
 
 
-ElementsFirst = mutator_pass("ElementsFirst", _Elements)
+ElementsFirst = mutator_pass("ElementsFirst", _StepMover)
 TransposesLast = mutator_pass("TransposesLast", _Transposes)
 
 

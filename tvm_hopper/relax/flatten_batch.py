@@ -133,9 +133,12 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
         call = super().visit_call_(call)
         if call.op == RESHAPE:
             return self._view(call.args[0], list(call.ty.shape.values), call)
-        if call.op != CALL_TIR or not is_chosen or call.args[0] not in self.flat:
-            return call
-        if len(call.args) != 2:
+        is_plain_call = call.op == CALL_TIR and len(call.args) == 2
+        return self._flat(call) if is_chosen and is_plain_call else call
+
+    def _flat(self, call: relax.Call) -> Any:
+        """Call the flat function, if there is one."""
+        if call.args[0] not in self.flat:
             return call
         gv, (out,) = call.args[0], call.ty_args
         outs = list(out.fields) if isinstance(out, relax.TupleType) else [out]

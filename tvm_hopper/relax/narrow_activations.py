@@ -31,7 +31,7 @@ from .call_groups import CallGraph, fuse_group, is_plain_call, is_view, rewrite_
 from .join_attention import OPAQUE
 from .join_products import NUM_INPUT
 
-ACTIVATIONS = "tvm_hopper.activations"  # attribute of a function: the type that they are stored in
+ACTIVATIONS = "activations"  # attribute of a function: the type that they are stored in
 WIDE = "float32"
 MIN_SHARE = 8  # a tensor with fewer elements than the largest that it is made of, over this, stays
 LARGE = tuple(tvm.ir.Op.get(f"tirx.{x}") for x in ("exp", "exp2", "pow"))
@@ -43,7 +43,7 @@ class NarrowActivations:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Cast between calls, then make casts parts of the calls."""
-        narrower = _Narrower(mod)
+        narrower = _ActivationCaster(mod)
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function) and ACTIVATIONS in (func.attrs or {}):
                 narrower.enter(gv, func)
@@ -66,7 +66,7 @@ class NarrowActivations:
         return rewrite_groups(mod, grow, functions) if narrower.narrowed else mod
 
 
-class _Plan:
+class _NarrowPlan:
     """Which results of a function are stored in fewer bits.
 
     - `narrow` (set of Var): those, and views of them.
@@ -74,26 +74,31 @@ class _Plan:
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, dtype: str) -> None:
         self.mod = mod
-        first = int(func.attrs.get(NUM_INPUT, len(func.params)))
-        weights = set(func.params[first:])  # and what they alone make
-        self.made = {x for x in func.params[:first] if _dtype(x) == dtype}  # of 16 bits, or by them
-        self.readers: dict[Any, list[Any]] = {}
         blocks = [x for x in func.body.blocks if isinstance(x, relax.DataflowBlock)]
         bindings = [x for block in blocks for x in block.bindings]
-        for binding in bindings:
-            read = relax.analysis.free_vars(binding.value)
-            for x in read:
-                self.readers.setdefault(x, []).append(binding)
-            if weights.issuperset(read):
-                weights.add(binding.var)
-            elif _dtype(binding.var) == dtype or any(x in self.made for x in read):
-                self.made.add(binding.var)
+        self.readers: dict[Any, list[Any]] = {}
+        self.made = self._made(func, bindings, dtype)
         self.narrow: set[Any] = set()
         for views in (self._views(x.var) for x in bindings if self._is_stored(x)):
             read = [y for x in views for y in self.readers.get(x, [])]
             is_inner = all(isinstance(x, relax.DataflowVar) for x in views)
             if is_inner and all(is_view(x) or self._is_call(x) for x in read):
                 self.narrow |= views
+
+    def _made(self, func: relax.Function, bindings: list[Any], dtype: str) -> set[Any]:
+        """Return what has 16 bits and is no weight, and what is made of it; note readers."""
+        first = int(func.attrs.get(NUM_INPUT, len(func.params)))
+        weights = set(func.params[first:])  # and what they alone make
+        made = {x for x in func.params[:first] if _dtype(x) == dtype}
+        for binding in bindings:
+            read = relax.analysis.free_vars(binding.value)
+            for x in read:
+                self.readers.setdefault(x, []).append(binding)
+            if weights.issuperset(read):
+                weights.add(binding.var)
+            elif _dtype(binding.var) == dtype or not made.isdisjoint(read):
+                made.add(binding.var)
+        return made
 
     def _is_stored(self, binding: Any) -> bool:
         """Tell a call whose result gains by fewer bits and has digits for them."""
@@ -151,13 +156,13 @@ def _factors(value: Any) -> list[Any]:
 
 
 @mutator
-class _Narrower(PyExprMutator):  # type: ignore[misc]
+class _ActivationCaster(PyExprMutator):  # type: ignore[misc]
     """Casts results that are stored in fewer bits, and casts them back for each reader."""
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.mod, self.dtype = mod, ""
-        self.plan: _Plan
+        self.plan: _NarrowPlan
         self.stored: dict[Any, Any] = {}  # of what had 32 bits: the variable that has 16
         self.narrowed: set[Any] = set()  # results of casts to 16 bits
         self.widened: set[Any] = set()
@@ -165,7 +170,7 @@ class _Narrower(PyExprMutator):  # type: ignore[misc]
     def enter(self, gv: Any, func: relax.Function) -> None:
         """Rewrite one function."""
         self.dtype = str(func.attrs[ACTIVATIONS])
-        self.plan = _Plan(self.mod, func, self.dtype)
+        self.plan = _NarrowPlan(self.mod, func, self.dtype)
         new = self.visit_expr(func.without_attr(ACTIVATIONS))
         self.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
 

@@ -36,7 +36,7 @@ class PeelViews:
         peeled = {gv: _without_views(mod, f) for gv, f in primitive.items()}
         peeled = {gv: x for gv, x in peeled.items() if x is not None}
         kept = {gv: f for gv, f in mod.functions_items() if gv not in peeled}
-        rewriter = _Calls(tvm.IRModule(kept, attrs=mod.attrs), peeled)
+        rewriter = _PeeledCalls(tvm.IRModule(kept, attrs=mod.attrs), peeled)
         for gv, func in functions:
             if gv not in primitive:
                 rewriter.builder_.update_func(gv, rewriter.visit_expr(func))
@@ -77,7 +77,7 @@ def _is_view(mod: tvm.IRModule, value: Any) -> bool:
 
 
 @mutator
-class _Calls(PyExprMutator):  # type: ignore[misc]
+class _PeeledCalls(PyExprMutator):  # type: ignore[misc]
     """Views what the functions return now."""
 
     def __init__(self, mod: tvm.IRModule, peeled: dict[Any, relax.Function | int]) -> None:

@@ -12,10 +12,9 @@
 TMA loads boxes of pixels of which the channels lie next to each other (`schedule/products/
 windows.py`). TVM's ConvertLayout moves transposes through what lies between convolutions, so that a
 chain of them has one at each end. Those of weights are made once where weights are constants.
-Windows of one pixel are products of rows (the `matmul` of images). Depthwise convolutions follow,
-and have channels last for the sake of a norm or a product, too. Channels that fill no 16 bytes are
-padded with zeros. Group norms read
-transposed images: groups of channels are rows there, and parts of rows where channels are last.
+Windows of one pixel are products of rows. Depthwise convolutions follow, for the sake of a norm or
+a product, too. Channels that fill no 16 bytes are padded with zeros. Group norms read transposed
+images: groups of channels are rows there, and parts of rows where channels are last.
 """
 
 from __future__ import annotations
@@ -232,13 +231,12 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
         """Multiply the channels of each pixel, or of every other one, which needs no boxes."""
         images, weight = call.args
         self.changed = True
-        emit, sizes = self.builder_.emit, weight.ty.shape.values
-        steps, axes = [int(n) for n in call.attrs.strides], [*range(1, 1 + _rank(call))]
+        emit, sizes, rank = self.builder_.emit, weight.ty.shape.values, _rank(call)
+        steps, ends = [int(n) for n in call.attrs.strides], images.ty.shape.values[1:-1]
         if max(steps) > 1:
-            ends = images.ty.shape.values[1:-1]
-            images = emit(relax.op.strided_slice(images, axes, [0] * len(axes), ends, steps))
-        matrix = emit(relax.op.reshape(weight, [sizes[0], sizes[-1]]))
-        turned = emit(swapped(matrix))
+            part = relax.op.strided_slice(images, [*range(1, 1 + rank)], [0] * rank, ends, steps)
+            images = emit(part)
+        turned = emit(swapped(emit(relax.op.reshape(weight, [sizes[0], sizes[-1]]))))
         return relax.op.matmul(images, turned, out_dtype=str(call.ty.dtype))
 
     def _turned(self, call: Any) -> Any:

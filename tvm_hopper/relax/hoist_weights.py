@@ -5,8 +5,7 @@
     def transform_params(w, ...): v = R.permute_dims(w, (0, 2, 3, 1))     run once, by the user
     y = R.nn.conv2d(t, v)
 
-The pipeline's own passes say what it is: weights of convolutions get their channels last, rows of
-odd lengths are padded.  A transposed weight of a product stays as it lies, part of the product.
+The pipeline's own passes say what that is; a product's transposed weight stays as it lies.
 """
 
 from __future__ import annotations
@@ -32,17 +31,16 @@ def hoist_weights(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
     Parameters
     ----------
     mod : IRModule
-        A Relax model, not lowered. Its functions have the attribute `num_input`, as importers set
-        it: parameters from there on are weights.
+        A Relax model, not lowered, with the attribute `num_input`, as importers set it: parameters
+        from there on are weights.
     target : Target, str or dict
         For which it will be built.
 
     Returns
     -------
     hoisted : IRModule
-        The model, whose functions take what is made of weights in place of these, and a function
-        `transform_params`, which makes it of a tuple of all weights. The same module if nothing is
-        made of weights alone.
+        The model, whose functions take the results of a function `transform_params` in place of
+        weights; that takes a tuple of them. The same module if nothing is made of weights alone.
 
     Raises
     ------
@@ -60,8 +58,7 @@ def hoist_weights(mod: tvm.IRModule, target: Any) -> tvm.IRModule:
         ready = tvm.transform.Sequential(passes)(mod)
     lifted = relax.transform.LiftTransformParams(shared_transform=True)(ready)
     made = lifted[JOINED]
-    makes = [x for block in made.body.blocks for x in block.bindings]
-    if not any(isinstance(x.value, relax.Call) for x in makes):
+    if not any(isinstance(x.value, relax.Call) for b in made.body.blocks for x in b.bindings):
         return mod
     lifted.update_func(lifted.get_global_var(JOINED), made.without_attr(NUM_INPUT))
     return lifted

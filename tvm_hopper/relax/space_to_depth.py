@@ -78,7 +78,7 @@ def _gains(call: Any, steps: list[int]) -> bool:
     """Tell a strided convolution of 16 bits whose channels do not fill an instruction."""
     dtypes = {str(x.ty.dtype) for x in call.args}
     known = all(isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr) for x in call.args)
-    if not known or len(dtypes) > 1 or not dtypes <= {"float16", "bfloat16"}:
+    if not known or dtypes not in ({"float16"}, {"bfloat16"}):
         return False
     sizes = [ir.static_int(n) for x in (*call.args, call) for n in x.ty.shape.values]
     attrs = call.attrs

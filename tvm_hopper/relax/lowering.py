@@ -51,9 +51,9 @@ def operand_passes(options: ModelOptions) -> list[Any]:
         SpaceToDepth(),  # colour images have more channels, and no stride
         ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
-        PadOperands(),  # tensor copies take rows of multiples of 16 bytes
-        ElementsFirst(),  # casts for what was joined and padded, too
+        ElementsFirst(),  # casts for what was joined, too
         TransposesLast(),  # images that lie alike are added as they lie
+        PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         relax.transform.EliminateCommonSubexpr(),  # operands are cast once for all their readers
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
     ]

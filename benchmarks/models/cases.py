@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EXPORT, ONNX, NN = "torch.export", "ONNX", "TVM nn"
-# How a model gets its type: the module's own, or float32 that `ToMixedPrecision` makes 16 bits.
+# How a model gets its type: the module's own, or float32 that `relax.to_half` makes 16 bits.
 FLOAT16, BFLOAT16, FLOAT32, MIXED = "float16", "bfloat16", "float32", "mixed"
 
 
@@ -22,7 +22,8 @@ class Case:
     way : str
         How it comes into Relax.
     dtype : str
-        Its floats; "mixed": float32, of which `ToMixedPrecision` makes float16.
+        Its floats; "mixed": float32, of which `relax.to_half` makes float16, as PyTorch's `half()`
+        does for its side.
     sizes : str
         In words, for the table.
     make : str
@@ -33,6 +34,8 @@ class Case:
         Seconds after which the process of this model is ended.
     is_timed : bool
         False: errors alone.
+    hoists : bool
+        Whether what its weights alone determine is made before (`relax.hoist_weights`).
     is_routed : bool
         Whether tokens go to experts: rounding may send one elsewhere, so that the error is that of
         the median token.
@@ -47,6 +50,7 @@ class Case:
     budget: float = 240.0
     is_timed: bool = True
     is_routed: bool = False
+    hoists: bool = False
 
 
 def _decoders() -> list[Case]:
@@ -91,7 +95,8 @@ def _paged() -> list[Case]:
 
 def _others() -> list[Case]:
     def case(name: str, dtype: str, sizes: str, way: str = EXPORT, **given: Any) -> Case:
-        return Case(name, way, dtype, sizes, name.split("_")[0], given)
+        make = name.split("_")[0]
+        return Case(name, way, dtype, sizes, make, given, hoists=make in ("resnet", "convnext"))
 
     return [
         case("encoder", MIXED, "torch.nn, 4 x 1024, 8 x 1024 tokens", batch=8),
@@ -110,7 +115,7 @@ def _others() -> list[Case]:
         case("bert_1", MIXED, "BERT base, 4 layers, 1 x 256", batch=1),
         case("vit_1", MIXED, "4 x 768, 1 image", batch=1),
         case("resnet_1", FLOAT16, "ResNet-50, 1 image", batch=1),
-        case("bert_onnx", FLOAT32, "BERT base, 4 layers, 8 x 256", ONNX, batch=8, is_masked=False),
+        case("bert_onnx", MIXED, "BERT base, 4 layers, 8 x 256", ONNX, batch=8, is_masked=False),
         case("resnet_onnx", FLOAT16, "ResNet-50, 8 images", ONNX, batch=8),
         Case("lstm", EXPORT, FLOAT16, "2 layers of 1024, 4 x 16 steps", "lstm", {}, is_timed=False),
         Case("mamba", EXPORT, FLOAT16, "1 layer of 768, 1 x 16", "mamba", {}, is_timed=False),

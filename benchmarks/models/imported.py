@@ -118,13 +118,17 @@ def _from_onnx(case: Case, module: Any, arguments: tuple[Any, ...]) -> Imported:
     from tvm.relax.frontend import detach_params
     from tvm.relax.frontend.onnx import from_onnx
 
-    module, arguments = _as_type(module, case.dtype), _as_type(arguments, case.dtype)
+    own = FLOAT32 if case.dtype == MIXED else case.dtype  # of the file
+    module, arguments = _as_type(module, own), _as_type(arguments, own)
     file = io.BytesIO()
     torch.onnx.export(module, arguments, file, opset_version=OPSET, dynamo=False)
     file.seek(0)
     mod = from_onnx(onnx.load(file), keep_params_in_input=True)
     mod, params = detach_params(mod)
-    return Imported(module, arguments, case.dtype, mod, list(params.get("main", [])))
+    weights = list(params.get("main", []))
+    if case.dtype == MIXED:
+        return Imported(module, arguments, FLOAT16, *in_half(mod, weights, FLOAT16))
+    return Imported(module, arguments, case.dtype, mod, weights)
 
 
 def _as_type(thing: Any, dtype: str) -> Any:
@@ -178,11 +182,13 @@ class OnGpu:
         import tvm_ffi
         from tvm import relax
 
-        main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
-        given = [
-            [tvm_ffi.from_dlpack(x) for x in (*inputs, *weights)]
-            for inputs, weights in zip(self.inputs, self.weights, strict=True)
-        ]
+        machine = relax.VirtualMachine(executable, tvm.cuda(0))
+        main, given = machine["main"], []
+        for inputs, weights in zip(self.inputs, self.weights, strict=True):
+            made: Any = [tvm_ffi.from_dlpack(x) for x in weights]
+            if machine.module.implements_function("transform_params"):
+                made = machine["transform_params"](tuple(made))
+            given.append([*map(tvm_ffi.from_dlpack, inputs), *made])
 
         def call(i: int) -> Any:
             with tvm_ffi.use_torch_stream():

@@ -7,6 +7,7 @@ from typing import Any
 
 from .cases import Case
 from .imported import TARGET, OnGpu, import_case
+from .rows import OURS
 
 
 class ImportedSubject:
@@ -15,7 +16,7 @@ class ImportedSubject:
     sizes: dict[str, int] = {}  # noqa: RUF012 (all are static)
 
     def __init__(self, case: Case, tiny: bool) -> None:
-        self.one = import_case(case, tiny)
+        self.one, self.hoists = import_case(case, tiny), case.hoists
         self.notes = self.one.notes
         self.gpu: OnGpu
 
@@ -23,7 +24,12 @@ class ImportedSubject:
         """Compile the model by a pipeline's name."""
         from tvm import relax
 
-        return relax.build(self.one.mod, target=TARGET, relax_pipeline=pipeline)
+        from tvm_hopper.relax import hoist_weights
+
+        mod = self.one.mod
+        if self.hoists and pipeline == OURS:
+            mod = hoist_weights(mod, TARGET)
+        return relax.build(mod, target=TARGET, relax_pipeline=pipeline)
 
     def report(self, executable: Any) -> Any:
         """Return the report of what was built."""

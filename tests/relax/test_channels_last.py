@@ -37,14 +37,31 @@ def words(x, w):
     return op.nn.conv1d(x, w, padding=1)
 
 
+def norms(x, d, w, v):
+    """Compute a depthwise convolution before a product of channels, then patches."""
+    y = op.permute_dims(op.nn.conv2d(x, d, padding=(1, 1), groups=16), (0, 2, 3, 1))
+    y = op.add(op.permute_dims(op.matmul(y, w), (0, 3, 1, 2)), x)
+    return op.nn.conv2d(y, v, strides=(2, 2))
+
+
+def halved(x, w, v):
+    """Add every other pixel's channels, rows of a product, to images of a convolution."""
+    step = {"strides": (2, 2)}
+    return op.nn.relu(
+        op.add(op.nn.conv2d(x, w, padding=(1, 1), **step), op.nn.conv2d(x, v, **step))
+    )
+
+
 MODELS = {  # what is computed, shapes, convolutions left, functions
     "patches": (patches, [(2, 3, 32, 32), (24, 3, 8, 8), (1, 24, 1, 1)], 0),
     "stem": (stem, [(1, 3, 8, 8), (8, 3, 7, 7)], 1),
     "block": (
         block,
         [(1, 16, 4, 4), (16, 16, 3, 3), (1, 16, 1, 1), (16, 16, 1, 1), (16, 1, 3, 3)],
-        3,
+        2,  # a window of one pixel is a product
     ),
+    "norms": (norms, [(1, 16, 4, 4), (16, 1, 3, 3), (16, 16), (8, 16, 2, 2)], 1),
+    "halved": (halved, [(1, 16, 8, 8), (16, 16, 3, 3), (16, 16, 1, 1)], 1),
     "one axis": (words, [(1, 16, 20), (8, 16, 3)], 1),
 }
 

@@ -56,7 +56,7 @@ def test_products_and_norms_are_ours(name):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_values():
     mod, plain = scheduled("bert"), models.plain_functions(imported("bert"))
-    assert models.check_values(mod, plain, (1,)) > 15
+    assert models.check_values(mod, plain, (1,)) > 10
 
 
 SAVED = sorted(x.name.split(".")[0] for x in FOLDER.glob("*.json.xz"))

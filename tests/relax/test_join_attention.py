@@ -184,7 +184,9 @@ def written_out(emit, q, k, v, mask=None, safe=True):
     if mask is not None:
         s = emit(op.add(s, mask))
     p = emit(op.nn.softmax(s, axis=-1))
-    if safe:
+    if safe == "nan":  # as ONNX has it
+        p = emit(op.where(emit(op.isnan(p)), relax.const(0.0, "float32"), p))
+    elif safe:
         none = emit(op.equal(s, relax.const(-INF, "float32")))
         some = emit(op.max(emit(op.astype(emit(op.logical_not(none)), "int8")), -1, True))
         none = emit(op.logical_not(emit(op.astype(some, "bool"))))
@@ -220,13 +222,14 @@ def test_written_out_attention():
     np.testing.assert_allclose(run(out, *given), want, atol=2e-3)
 
 
-def test_mask_of_a_tensor_and_of_indices():
+@pytest.mark.parametrize("safe", [True, "nan"])
+def test_mask_of_a_tensor_and_of_indices(safe):
     """Padding is read as it is passed; rows without a key are 0."""
 
     def make(emit, q, k, v, padding):
         kept = emit(op.reshape(emit(op.astype(padding, "bool")), (B, 1, 1, M)))
         both = emit(op.bitwise_and(causal(emit, -3), kept))
-        return written_out(emit, q, k, v, as_float(emit, both))
+        return written_out(emit, q, k, v, as_float(emit, both), safe)
 
     mod = module([*operands(), variable("padding", B, M, dtype="int64")], make)
     out, (found,) = joined(mod)

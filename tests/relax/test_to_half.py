@@ -214,3 +214,36 @@ def test_a_tensor_that_was_widened_is_taken_as_it_was():
     assert [str(x.attrs.dtype) for x in found["astype"]] == ["float16", "float16", "float32"]
     other = to_half(Model, "bfloat16")  # another type of 16 bits: float16 has no place for it
     assert len(calls(other)["astype"]) == 5
+
+
+def tied(reads=None):
+    def compute(tokens, w):
+        x = op.take(w, tokens, axis=0)
+        y = op.matmul(x, op.permute_dims(w))
+        return [y] if reads is None else [y, reads(w)]
+
+    op = relax.op
+    return model_of(compute, ((5,), "int64"), ((32, 64), "float32"), num_input=1)
+
+
+def test_a_table_that_a_product_reads_too():
+    """Its rows are looked up in 16 bits, as the product has them: it is not cast at each call."""
+    mod = to_half(tied())
+    relax.analysis.well_formed(mod)
+    assert types(mod) == ["int64", "float16"]
+    found = calls(mod, "take")
+    assert found["take"][0].args[0].name == "x1"
+    assert not [x for x in found["astype"] if x.args[0].ty.ndim == 2 and x.args[0].name == "x1"]
+    w = np.random.default_rng(0).standard_normal((32, 64)).astype("float16")
+    tokens = np.array([3, 0, 31, 7, 3])
+    (got,) = models.on_processor(mod, "main", [tokens, w])
+    np.testing.assert_allclose(
+        got, w[tokens].astype("float64") @ w.T.astype("float64"), rtol=1e-3, atol=1e-2
+    )
+
+
+def test_tables_that_something_else_reads_stay():
+    assert types(to_half(tied(relax.op.sum))) == ["int64", "float32"]
+    given = ((5,), "int64"), ((32, 64), "float32")
+    lookup = model_of(lambda t, w: relax.op.take(w, t, axis=0), *given, num_input=1)
+    assert types(to_half(lookup)) == ["int64", "float32"]

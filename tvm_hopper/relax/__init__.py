@@ -4,6 +4,7 @@ ex = relax.build(mod, target="nvidia/nvidia-h200", relax_pipeline="tvm_hopper")
 print(tvm_hopper.relax.report(ex))
 """
 
+from .hoist_weights import hoist_weights
 from .join_products import join_products
 from .lowering import model_pipeline, prepare
 from .model_report import ModelReport, report
@@ -18,6 +19,7 @@ __all__ = [
     "cast_weights",
     "disable",
     "enable",
+    "hoist_weights",
     "join_products",
     "model_pipeline",
     "nvtx_ranges",

@@ -20,6 +20,7 @@ from tvm_hopper.facts.dtypes import HALF_DTYPES
 
 TENSORS = (relax.TensorType, relax.TupleType)
 OPERATORS = ("attention", "attention_bias")
+IS_NAN = "relax.isnan"
 RESHAPE, CAST, PRODUCT, SOFTMAX = "reshape", "astype", "matmul", "softmax"
 # What an operand may go through in a kernel: it is read where it lies.
 MOVES = {
@@ -37,7 +38,7 @@ INDEX_ARITHMETIC = {
     *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"),
     *("logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not"),
     *("add", "subtract", "negative", "minimum", "maximum", "index_tensor", "tril", "triu"),
-    *("abs", "tile"),
+    *("abs", "tile", "isnan"),
 }
 
 
@@ -337,5 +338,14 @@ class _Outliner:
             return relax.Tuple([self._copied(x) for x in value.fields])
         if not isinstance(value, relax.Call):
             return value
+        if str(value.op.name) == IS_NAN and self.bindings.op(value.args[0]) == SOFTMAX:
+            return self._without_key(self.bindings.values[value.args[0]].args[0])
         args = [self._copied(x) for x in value.args]
         return relax.Call(value.op, args, value.attrs, value.ty_args)
+
+    def _without_key(self, scores: Any) -> Any:
+        """Tell rows all of whose keys are masked, whose weights are NaN."""
+        emit, op = self.builder.emit, relax.op
+        masked = emit(op.equal(self._copy(scores), relax.const(float("-inf"), scores.ty.dtype)))
+        some = emit(op.max(emit(op.astype(emit(op.logical_not(masked)), "int8")), -1, True))
+        return op.logical_not(emit(op.astype(some, "bool")))

@@ -12,8 +12,9 @@
 TMA loads boxes of pixels of which the channels lie next to each other (`schedule/products/
 windows.py`). TVM's ConvertLayout moves transposes through what lies between convolutions, so that a
 chain of them has one at each end. Those of weights are made once where weights are constants.
-Channels that fill no 16 bytes, as those of a colour image, are padded with zeros. Group norms read
-transposed images: groups of channels are rows there, and parts of rows where channels are last.
+Windows of one pixel are products of rows. Depthwise convolutions follow, for the sake of a norm or
+a product, too. Channels that fill no 16 bytes are padded with zeros. Group norms read transposed
+images: groups of channels are rows there, and parts of rows where channels are last.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
 from .mutator_passes import is_for_library, rewrite_functions
-from .simplify_operands import swapped
+from .simplify_operands import CAST, PERMUTE, axes_of, maker_of, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
 
 GROUP_NORM = tvm.ir.Op.get("relax.nn.group_norm")
@@ -59,6 +60,7 @@ class ChannelsLast:
         for func in functions:
             relax.analysis.post_order_visit(func, note)
         gains = any(x.op in CONVOLUTIONS and _gains(x) for x in calls)
+        gains = gains or (any(map(_is_depthwise, calls)) and any(map(_turns_channels, calls)))
         if not gains or any(map(_is_misturned, calls)) or any(map(is_for_library, functions)):
             return mod
         try:
@@ -91,10 +93,24 @@ def _layouts(call: Any) -> dict[str, list[str]]:
         return {}
     if _layout(call) != LAYOUTS[_rank(call)][0]:
         return {}
-    depthwise = int(call.attrs.groups) > 1 and ir.is_const(call.args[1].ty.shape.values[1], 1)
-    if not (_gains(call) or depthwise):
-        return {}
-    return {call.op.name: list(LAYOUTS[_rank(call)][1])}
+    images, weights = LAYOUTS[_rank(call)][1]
+    if _is_depthwise(call):  # each place of the window with the weights of all channels
+        return {call.op.name: [images, f"{weights[1:-1]}OI"]}
+    return {call.op.name: [images, weights]} if _gains(call) else {}
+
+
+def _is_depthwise(call: Any) -> bool:
+    """Tell a convolution of 16 bits of each channel by itself."""
+    if call.op not in CONVOLUTIONS or not _is_half(call) or int(call.attrs.groups) == 1:
+        return False
+    has_one = ir.is_const(call.args[1].ty.shape.values[1], 1)
+    return has_one and _layout(call) == LAYOUTS[_rank(call)][0]
+
+
+def _turns_channels(call: Any) -> bool:
+    """Tell a transpose that puts the channels of images last, for a norm or a product of them."""
+    rank = int(call.ty.ndim) if call.op == PERMUTE else 0
+    return 3 <= rank <= 5 and axes_of(call) == [0, *range(2, rank), 1]
 
 
 def _rank(call: Any) -> int:
@@ -115,6 +131,12 @@ def _gains(call: Any) -> bool:
     if not _is_half(call) or int(call.attrs.groups) != 1:
         return False
     return _layout(call) == LAYOUTS[_rank(call)][0]
+
+
+def _is_pointwise(call: Any) -> bool:
+    """Tell a convolution of single pixels, and no pad."""
+    window = call.args[1].ty.shape.values[1:-1]
+    return all(ir.is_const(n, 1) for n in window) and not any(map(int, call.attrs.padding))
 
 
 def _are_side_by_side(call: Any, window: list[int]) -> bool:
@@ -149,15 +171,32 @@ class _Patches(PyExprMutator):  # type: ignore[misc]
         counts = [n // step for n, step in zip(images, steps, strict=True)]
         pairs = [n for pair in zip(counts, steps, strict=True) for n in pair]
         emit = self.builder_.emit
-        parts = emit(relax.op.reshape(x, [sizes[0], channels, *pairs]))
-        outer = [2 + 2 * i for i in range(rank)]
-        order = [0, *outer, 1, *(i + 1 for i in outer)]
         depth, rows = channels * math.prod(steps), sizes[0] * math.prod(counts)
-        patches = emit(relax.op.reshape(emit(relax.op.permute_dims(parts, order)), [rows, depth]))
+        outer, inner = [2 + 2 * i for i in range(rank)], [3 + 2 * i for i in range(rank)]
+        last = self._channels_last(x)
+        if last is None:
+            parts = emit(relax.op.reshape(x, [sizes[0], channels, *pairs]))
+            parts = relax.op.permute_dims(parts, [0, *outer, 1, *inner])
+        else:  # pixels of a patch follow each other, their channels as they lie
+            parts = emit(relax.op.reshape(last, [sizes[0], *pairs, channels]))
+            before = [i - 1 for i in (*outer, *inner)]
+            parts = relax.op.permute_dims(parts, [0, *before, 1 + 2 * rank])
+            w = emit(relax.op.permute_dims(w, [0, *range(2, 2 + rank), 1]))
+        patches = emit(relax.op.reshape(emit(parts), [rows, depth]))
         weight = emit(swapped(emit(relax.op.reshape(w, [filters, depth]))))
         product = emit(relax.op.matmul(patches, weight, out_dtype=str(call.ty.dtype)))
         last = emit(relax.op.reshape(product, [sizes[0], *counts, filters]))
         return relax.op.permute_dims(last, [0, rank + 1, *range(1, rank + 1)])
+
+    def _channels_last(self, x: Any) -> Any:
+        """Return the images with channels last that some are the transpose of, if they are."""
+        cast, rank, dtype = maker_of(self, x, CAST), int(x.ty.ndim), str(x.ty.dtype)
+        made = maker_of(self, x if cast is None else cast.args[0], PERMUTE)
+        if made is None or axes_of(made) != [0, rank - 1, *range(1, rank - 1)]:
+            return None
+        last = made.args[0]
+        is_same = str(last.ty.dtype) == dtype
+        return last if is_same else self.builder_.emit(relax.op.astype(last, dtype))
 
 
 @mutator
@@ -175,6 +214,8 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
             return call
         if _layout(call) != LAYOUTS[_rank(call)][1]:
             return call
+        if _is_pointwise(call):
+            return self._product(call)
         unit = STRIDE_ALIGNMENT // dtype_bytes(str(call.args[0].ty.dtype))
         missing = -(ir.static_int(call.args[0].ty.shape.values[-1]) or 0) % unit
         if not missing:
@@ -185,6 +226,18 @@ class _ChannelPadder(PyExprMutator):  # type: ignore[misc]
         both = [self.builder_.emit(relax.op.nn.pad(x, widths)) for x in call.args]
         given = {name: getattr(call.attrs, name) for name in OF_CONVOLUTION}
         return CONVOLUTIONS[call.op](*both, **given, out_dtype=call.attrs.out_dtype)
+
+    def _product(self, call: Any) -> Any:
+        """Multiply the channels of each pixel, or of every other one, which needs no boxes."""
+        images, weight = call.args
+        self.changed = True
+        emit, sizes, rank = self.builder_.emit, weight.ty.shape.values, _rank(call)
+        steps, ends = [int(n) for n in call.attrs.strides], images.ty.shape.values[1:-1]
+        if max(steps) > 1:
+            part = relax.op.strided_slice(images, [*range(1, 1 + rank)], [0] * rank, ends, steps)
+            images = emit(part)
+        turned = emit(swapped(emit(relax.op.reshape(weight, [sizes[0], sizes[-1]]))))
+        return relax.op.matmul(images, turned, out_dtype=str(call.ty.dtype))
 
     def _turned(self, call: Any) -> Any:
         """Let a norm of images with their channels last have them first."""

@@ -44,34 +44,48 @@ class FlattenBatch:
         if not flat:
             return mod
         mod = _rewritten(mod, flat)
-        more = _after_products(mod)
-        return _rewritten(mod, more) if more else mod
+        more, chosen = _after_products(mod)
+        return _rewritten(mod, more, chosen) if more else mod
 
 
-def _rewritten(mod: tvm.IRModule, flat: dict[Any, FlatFunction]) -> tvm.IRModule:
-    calls = _Calls(mod, flat)
+def _rewritten(
+    mod: tvm.IRModule, flat: dict[Any, FlatFunction], chosen: set[Any] | None = None
+) -> tvm.IRModule:
+    calls = _Calls(mod, flat, chosen)
     for gv, func in mod.functions.items():
         if isinstance(func, relax.Function):
             calls.enter(gv, func)
     return calls.builder_.get()
 
 
-def _after_products(mod: tvm.IRModule) -> dict[Any, FlatFunction]:
-    """Flatten functions of static batches that read rows of a product, which became rows."""
+def _after_products(mod: tvm.IRModule) -> tuple[dict[Any, FlatFunction], set[Any]]:
+    """Flatten functions of static batches that read rows of a product, which became rows.
+
+    Not where they read images of a convolution, too: its tiles are boxes of pixels.
+
+    - returns: the functions, and the calls that are to have rows.
+    """
     functions: dict[Any, FlatFunction] = {}
+    chosen: set[Any] = set()
     for func in mod.functions.values():
         if not isinstance(func, relax.Function):
             continue
         values = {x.var: x.value for block in func.body.blocks for x in block.bindings}
         for call in values.values():
-            if not _is_call(call) or call.args[0] in functions or not is_plain(mod[call.args[0]]):
+            if not _is_call(call) or not is_plain(mod[call.args[0]]):
                 continue
-            callee = mod[call.args[0]]
-            if any(_is_view_of_rows(mod, values, x) for x in call.args[1].fields):
-                flat = flatten_function(callee, lead=len(callee.params[-1].ty.shape) - 1)
-                if flat is not None:
-                    functions[call.args[0]] = flat
-    return functions
+            gv, given = call.args[0], call.args[1].fields
+            if not any(_is_view_of_rows(mod, values, x) for x in given) or any(
+                _is_call(values.get(x)) and has_product(mod[values[x].args[0]]) for x in given
+            ):
+                continue
+            if gv not in functions:
+                flat = flatten_function(mod[gv], lead=len(mod[gv].params[-1].ty.shape) - 1)
+                if flat is None:
+                    continue
+                functions[gv] = flat
+            chosen.add(call)
+    return functions, chosen
 
 
 def _is_call(call: Any) -> bool:
@@ -102,9 +116,11 @@ def is_plain(func: tirx.PrimFunc) -> bool:
 class _Calls(PyExprMutator):  # type: ignore[misc]
     """Rewrites the calls of flattened functions."""
 
-    def __init__(self, mod: tvm.IRModule, flat: dict[Any, FlatFunction]) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, flat: dict[Any, FlatFunction], chosen: set[Any] | None
+    ) -> None:
         super().__init__(mod)
-        self.flat = flat
+        self.flat, self.chosen = flat, chosen
         self.added: dict[Any, Any] = {}
 
     def enter(self, gv: Any, func: relax.Function) -> None:
@@ -113,12 +129,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: relax.Call) -> Any:
         """Call the flat function between two views; look at what a view was made of."""
+        is_chosen = self.chosen is None or call in self.chosen
         call = super().visit_call_(call)
         if call.op == RESHAPE:
             return self._view(call.args[0], list(call.ty.shape.values), call)
-        if call.op != CALL_TIR or call.args[0] not in self.flat:
-            return call
-        if len(call.args) != 2:
+        is_plain_call = call.op == CALL_TIR and len(call.args) == 2
+        return self._flat(call) if is_chosen and is_plain_call else call
+
+    def _flat(self, call: relax.Call) -> Any:
+        """Call the flat function, if there is one."""
+        if call.args[0] not in self.flat:
             return call
         gv, (out,) = call.args[0], call.ty_args
         outs = list(out.fields) if isinstance(out, relax.TupleType) else [out]

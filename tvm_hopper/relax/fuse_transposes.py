@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.transform import fuse_transpose_matmul as stock
 
 from .mutator_passes import is_for_library, rewrite_functions
-from .simplify_operands import MATMUL, PERMUTE, swaps_last_two
+from .simplify_operands import MATMUL, PERMUTE, maker_of, swaps_last_two
 
 NAME = "transpose_matmul_fuse"  # by which TVM's pass finds what was fused
 
@@ -65,10 +65,8 @@ class _OwnTransposes(PyExprMutator):  # type: ignore[misc]
             return call
         if not self.builder_.current_block_is_dataflow():  # where TVM looks for products
             return call
-        turned = self.lookup_binding(call.args[1])
-        if not isinstance(turned, relax.Call) or turned.op != PERMUTE:
-            return call
-        if not _reads_two(call, turned):
+        turned = maker_of(self, call.args[1], PERMUTE)
+        if turned is None or not _reads_two(call, turned):
             return call
         inner = [isinstance(x, relax.DataflowVar) for x in (turned.args[0], call.args[1])]
         if inner == [True, False]:  # of another dataflow block, maybe

@@ -25,6 +25,7 @@ from tvm_hopper.requests.targets import is_ours, name_target, target_arch
 
 from .channels_last import ChannelsLast
 from .check_served import CheckServed
+from .elements_first import ElementsFirst, TransposesLast
 from .flatten_batch import FlattenBatch
 from .fuse_decoders import FuseDecoders
 from .fuse_gates import FuseGates
@@ -33,29 +34,50 @@ from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .join_attention import JoinAttention
 from .keep_records import KeepRecords
+from .narrow_activations import NarrowActivations
 from .options import WHERE, ModelOptions, as_options
 from .pad_operands import PadOperands
+from .peel_views import PeelViews
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
+from .space_to_depth import SpaceToDepth
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
 
 MAX_CONSTANT_BYTES = 1 << 24
 
 
+def operand_passes(options: ModelOptions) -> list[Any]:
+    """Return the passes that decide on operators how operands lie in memory."""
+    return [
+        ElementsFirst(),  # what lies between a product and its view is part of its kernel
+        JoinAttention(options),  # one function, whose scores are never stored
+        SpaceToDepth(),  # colour images have more channels, and no stride
+        ChannelsLast(),  # TMA loads channels that lie next to each other
+        SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
+        ElementsFirst(),  # casts for what was joined, too
+        TransposesLast(),  # images that lie alike are added as they lie
+        PadOperands(),  # tensor copies take rows of multiples of 16 bytes
+        relax.transform.EliminateCommonSubexpr(),  # operands are cast once for all their readers
+        FuseTransposes(),  # weights stay as they lie, instead of a copy a call
+    ]
+
+
 def prepare_passes(options: ModelOptions) -> list[Any]:
     """Return the passes that turn a model into functions in plain loops, after library dispatch."""
     return [
-        JoinAttention(options),  # one function, whose scores are never stored
-        ChannelsLast(),  # TMA loads channels that lie next to each other
-        SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
-        PadOperands(),  # tensor copies take rows of multiples of 16 bytes
-        FuseTransposes(),  # weights stay as they lie, instead of a copy a call
+        *operand_passes(options),
         WideFunctions(),  # activations and norms in float32, where TVM has them in 16 bits
         RowPlaces(),  # of rows of -inf TVM says -1
-        relax.get_pipeline("zero"),  # legalize, fuse
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        PeelViews(),  # a product's tiles are stored as they are
+        relax.transform.FuseTIR(),
         relax.transform.RewriteDataflowReshape(),  # views, before they become kernels
+        NarrowActivations(),  # where `to_half` asks for it
         FuseLookups(options),  # experts are read where they lie
         FuseMemoryBound(options),  # a norm and what it reads, several reductions of a row
         FlattenBatch(),  # batch and sequence are rows

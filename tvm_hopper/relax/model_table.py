@@ -41,8 +41,8 @@ COPIED = (
     "are free"
 )
 HOIST = (
-    "make them once: relax.transform.LiftTransformParams()(mod); casts also go by "
-    "tvm_hopper.relax.to_half and cast_weights"
+    "make them once: tvm_hopper.relax.hoist_weights(mod, target); casts also go by to_half and "
+    "cast_weights"
 )
 MOVED = "{moved}"
 FAST_AS_MEMORY = f"moves {MOVED}, as fast as memory does; it gets faster if it moves fewer bytes"

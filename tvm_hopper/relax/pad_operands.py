@@ -26,7 +26,7 @@ from tvm_hopper.facts.dtypes import DTYPES, OPERAND_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 
 from .mutator_passes import mutator_pass
-from .simplify_operands import MATMUL, PERMUTE, swapped, swaps_last_two
+from .simplify_operands import MATMUL, PERMUTE, maker_of, swapped, swaps_last_two
 
 # With fewer rows of the left operand, copying the right one takes longer than a product without
 # tensor cores. Not measured.
@@ -62,10 +62,8 @@ class _OperandPadder(PyExprMutator):  # type: ignore[misc]
 
     def _turned(self, x: Any) -> Any:
         """Return what an operand is the transpose of, if it is one."""
-        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if not isinstance(made, relax.Call) or made.op != PERMUTE:
-            return None
-        return made.args[0] if swaps_last_two(made, x.ty.ndim) else None
+        made = maker_of(self, x, PERMUTE)
+        return made.args[0] if made is not None and swaps_last_two(made, x.ty.ndim) else None
 
     def _padded(self, x: Any, source: Any, axis: int, missing: int) -> Any:
         """Add zeros behind an axis of an operand, before it is transposed."""

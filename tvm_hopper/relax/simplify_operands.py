@@ -127,11 +127,21 @@ def swapped(x: Any) -> Any:
     return relax.op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
+def maker_of(rewriter: Any, x: Any, *ops: Any) -> Any:
+    """Return the call of one of some operators that computes a variable; None for another value."""
+    made = rewriter.lookup_binding(x) if isinstance(x, relax.Var) else None
+    return made if isinstance(made, relax.Call) and made.op in ops else None
+
+
+def axes_of(transpose: Any) -> list[int]:
+    """Return the order of dimensions that a transpose gives a tensor."""
+    rank, axes = int(transpose.args[0].ty.ndim), transpose.attrs.axes
+    return [int(x) % rank for x in axes] if axes is not None else list(range(rank))[::-1]
+
+
 def swaps_last_two(made: Any, rank: int) -> bool:
     """Tell a transpose of the last two dimensions."""
-    axes = made.attrs.axes
-    order = [int(x) % rank for x in axes] if axes is not None else list(range(rank))[::-1]
-    return rank >= 2 and order == [*range(rank - 2), rank - 1, rank - 2]
+    return rank >= 2 and axes_of(made) == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -7,11 +7,12 @@
     y = R.matmul(R.astype(x, "float16"), R.permute_dims(w))     sums in float32
 
 Operands of products and convolutions are cast, and weights that nothing else reads have 16 bits
-from the start. Everything else stays as the model has it: TVM's ToMixedPrecision, which goes from
-products back to what their operands are made of, computes the angles of a rotary embedding in
-float16, and knows no bfloat16. Products whose sums are shorter than an instruction of the tensor
-cores stay, too: the angles themselves are such a product, of frequencies and positions, and a
-position of 2047 has no bfloat16.
+from the start. What they lead to is stored in 16 bits between kernels (`narrow_activations.py`).
+Everything else stays as the model has it: TVM's ToMixedPrecision, which goes from products back to
+what their operands are made of, computes the angles of a rotary embedding in float16, and knows no
+bfloat16. Products whose sums are shorter than an instruction of the tensor cores stay, too: the
+angles themselves are such a product, of frequencies and positions, and a position of 2047 has no
+bfloat16.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from tvm_hopper.facts.wgmma import instruction_k
 
 from .join_products import NUM_INPUT
 from .mutator_passes import rewrite_functions
+from .narrow_activations import ACTIVATIONS
 from .simplify_operands import CAST, MATMUL
 
 WHERE, CAST_WHERE = "relax.to_half", "relax.cast_weights"
 TYPES = ("float16", "bfloat16")
 WIDE = "float32"
+TAKE = tvm.ir.Op.get("relax.take")
 CONVOLUTIONS = {
     tvm.ir.Op.get(f"relax.nn.conv{x}d"): getattr(relax.op.nn, f"conv{x}d") for x in (1, 2, 3)
 }
@@ -53,7 +56,9 @@ _VIEWS = [
 ]
 
 
-def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
+def to_half(
+    mod: tvm.IRModule, dtype: str | None = None, *, activations: bool = True
+) -> tvm.IRModule:
     """Let products and convolutions have operands of 16 bits, and weights that only they read.
 
     Parameters
@@ -63,18 +68,23 @@ def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
     dtype : str, optional
         "float16", or "bfloat16", which has the range of float32. Default: that of the parameters
         which have 16 bits, or float16.
+    activations : bool
+        Whether what products lead to is stored in 16 bits between kernels, as after PyTorch's
+        `half()`; kernels compute in float32. False: it is stored as the model has it, mostly in
+        float32, and twice the bytes are moved.
 
     Returns
     -------
     mod : IRModule
-        The model. A weight of float32 that nothing but casts read has `dtype`: `cast_weights` casts
-        what is passed for it. Weights are the parameters from a function's attribute `num_input`
-        on, as importers set it; without it all parameters stay, and are cast at each call.
+        The model. A weight of float32 that only casts read, or casts and lookups, has `dtype`:
+        `cast_weights` casts what is passed for it. Weights are the parameters from a function's
+        attribute `num_input` on, as importers set it; without it all parameters stay, and are cast
+        at each call.
 
     Raises
     ------
     OptionError
-        It is no module, or the type is none of the two.
+        It is no module, the type is none of the two, or `activations` is no bool.
     """
     if not isinstance(mod, tvm.IRModule):
         raise cannot_configure(WHERE, type(mod).__name__, "an IRModule of Relax functions")
@@ -86,10 +96,14 @@ def to_half(mod: tvm.IRModule, dtype: str | None = None) -> tvm.IRModule:
         dtype = TYPES[1] if TYPES[1] in types else TYPES[0]
     if dtype not in TYPES:
         raise cannot_configure(WHERE, f"dtype={dtype!r}", " or ".join(TYPES))
-    mod = rewrite_functions(mod, _HalfOperands(mod, dtype)).clone()
+    if not isinstance(activations, bool):
+        raise cannot_configure(WHERE, f"activations={activations!r}", "True or False")
+    mod = rewrite_functions(mod, _HalfOperands(mod, dtype))
+    mod = rewrite_functions(mod, _Lookups(mod, dtype)).clone()
     for gv, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            mod.update_func(gv, _narrowed(func, dtype))
+            func = _narrowed(func, dtype)
+            mod.update_func(gv, func.with_attr(ACTIVATIONS, dtype) if activations else func)
     return relax.transform.CanonicalizeBindings()(rewrite_functions(mod, _Casts(mod)))
 
 
@@ -156,6 +170,7 @@ def _narrowed(func: relax.Function, dtype: str) -> relax.Function:
 
 
 def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
+    """Tell a tensor that only casts read, and views that only casts read."""
     found = readers.get(var, [])
     return bool(found) and all(
         isinstance(made, relax.Call)
@@ -202,6 +217,44 @@ def _is_short(call: Any) -> bool:
         return False
     terms = ir.static_int(shape[-1])
     return terms is not None and terms < instruction_k("float16")
+
+
+@mutator
+class _Lookups(PyExprMutator):  # type: ignore[misc]
+    """Looks up rows in 16 bits where a product reads the table, too: a tied embedding."""
+
+    changed = False
+
+    def __init__(self, mod: tvm.IRModule, dtype: str) -> None:
+        super().__init__(mod)
+        self.dtype = dtype
+        self.tables: set[Any] = set()
+
+    def visit_function_(self, func: relax.Function) -> Any:
+        """Find the tables of one function: weights that only casts and lookups read."""
+        readers, self.tables = _readers(func), set()
+        for x in func.params[int((func.attrs or {}).get(NUM_INPUT, len(func.params))) :]:
+            others = [y for y in readers.get(x, []) if not _is_lookup(y[1], x)]
+            is_table = 0 < len(others) < len(readers.get(x, [])) and str(x.ty.dtype) == WIDE
+            if is_table and _is_only_cast(x, self.dtype, {**readers, x: others}):
+                self.tables.add(x)
+        return super().visit_function_(func)
+
+    def visit_call_(self, call: Any) -> Any:
+        """Rewrite one lookup."""
+        table = next((x for x in self.tables if _is_lookup(call, x)), None)
+        call = super().visit_call_(call)
+        if table is None:
+            return call
+        self.changed = True
+        narrow = self.builder_.emit(relax.op.astype(table, self.dtype))
+        rows = relax.op.take(narrow, call.args[1], call.attrs.axis, call.attrs.mode)
+        return relax.op.astype(self.builder_.emit(rows), WIDE)
+
+
+def _is_lookup(value: Any, table: Any) -> bool:
+    is_take = isinstance(value, relax.Call) and value.op == TAKE
+    return is_take and value.args[0].same_as(table) and not value.args[1].same_as(table)
 
 
 @mutator

@@ -1,0 +1,211 @@
+"""Steps, views and transposes in the order in which kernels take them: the same values."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from tests.relax import models
+from tvm_hopper.relax.elements_first import ElementsFirst, TransposesLast
+from tvm_hopper.relax.lowering import prepare
+from tvm_hopper.relax.space_to_depth import SpaceToDepth
+from tvm_hopper.testing.relax_forms import model_of
+
+op = relax.op
+FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def ops(mod):
+    (block,) = mod["main"].body.blocks
+    calls = (x.value for x in block.bindings if isinstance(x.value, relax.Call))
+    return [str(x.op.name).removeprefix("relax.").removeprefix("nn.") for x in calls]
+
+
+def same_values(before, after, draw=lambda rng, shape: rng.integers(-3, 4, shape)):
+    rng = np.random.default_rng(0)
+    given = [
+        draw(rng, [int(n) for n in x.ty.shape.values]).astype(str(x.ty.dtype))
+        for x in before["main"].params
+    ]
+    (want,), (got,) = (models.on_processor(x, "main", given) for x in (before, after))
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+def cast_of_gelu(x, w):
+    y = op.reshape(op.matmul(x, op.permute_dims(w)), (2, 4, 8))
+    return op.astype(op.reshape(op.nn.gelu(op.multiply(y, relax.const(0.5))), (8, 8)), "float16")
+
+
+def scaled_image(x, _w):
+    return op.nn.relu(op.expand_dims(op.squeeze(x, [0]), [0]))
+
+
+def cast_of_transposed(x, _w):
+    return op.astype(op.permute_dims(x), "float16")
+
+
+def one_of_three(x, _w):
+    return op.take(x, relax.const(1, "int64"), axis=-2)
+
+
+def first_token(x, w):
+    norm = op.nn.layer_norm(x, op.take(w, relax.const(0, "int64"), 0), op.sum(w, 0), axes=[-1])
+    return op.take(norm, relax.const(0, "int64"), axis=1)
+
+
+def part_of_row(x, w):
+    norm = op.nn.layer_norm(x, op.sum(w, 0), op.sum(w, 0), axes=[-1])
+    return op.strided_slice(norm, [2], [0], [4])
+
+
+def added_of_two(x, w):
+    return op.add(op.reshape(x, (4, 16)), op.reshape(w, (4, 16)))
+
+
+def of_integers(x, _w):
+    return op.add(op.reshape(op.astype(x, "int32"), (64,)), relax.const(1, "int32"))
+
+
+ELEMENTS = {  # shapes, what is left
+    cast_of_gelu: ([(8, 16), (8, 16)], "permute_dims matmul multiply gelu astype reshape reshape"),
+    scaled_image: ([(1, 4, 4), (1,)], "relu squeeze expand_dims"),
+    cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
+    one_of_three: ([(3, 4), (1,)], "strided_slice reshape"),
+    first_token: (
+        [(2, 3, 8), (2, 8)],
+        "strided_slice reshape sum strided_slice layer_norm reshape",
+    ),
+    part_of_row: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice"),
+    added_of_two: ([(8, 8), (8, 8)], "reshape reshape add"),
+    of_integers: ([(8, 8), (1,)], "astype reshape add"),
+}
+
+
+@pytest.mark.parametrize("compute", ELEMENTS, ids=lambda x: x.__name__)
+def test_elements_first(compute):
+    shapes, want = ELEMENTS[compute]
+    mod = model_of(compute, *((s, "float32") for s in shapes))
+    got = ElementsFirst()(mod)
+    assert " ".join(ops(got)) == want
+    relax.analysis.well_formed(got)
+    if compute is not of_integers:
+        same_values(mod, got)
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_place_that_there_is_not_stays(place):
+    mod = model_of(lambda x: op.take(x, relax.const(place, "int64"), axis=0), ((3, 4), "float32"))
+    assert ops(ElementsFirst()(mod)) == ["take"]
+
+
+def residual(x, y, s):
+    scaled = op.multiply(s, op.permute_dims(x, FIRST))
+    total = op.astype(op.add(scaled, op.permute_dims(y, FIRST)), "float16")
+    return op.permute_dims(op.nn.relu(total), LAST)
+
+
+def turned_twice(x, _y, _s):
+    return op.permute_dims(op.permute_dims(x, FIRST), FIRST)
+
+
+def turned_otherwise(x, y, _s):
+    return op.add(op.permute_dims(x, FIRST), op.permute_dims(y, (0, 3, 2, 1)))
+
+
+def scaled_by_rows(x, _y, s):
+    return op.multiply(op.permute_dims(x, FIRST), op.reshape(s, (1, 1, 2, 4)))
+
+
+TRANSPOSES = {
+    residual: "reshape multiply add astype relu",
+    turned_twice: "permute_dims",
+    turned_otherwise: "permute_dims permute_dims add",
+    scaled_by_rows: "permute_dims reshape multiply",
+}
+
+
+@pytest.mark.parametrize("compute", TRANSPOSES, ids=lambda x: x.__name__)
+def test_transposes_last(compute):
+    shapes = [(2, 4, 4, 8), (2, 4, 4, 8), (8, 1, 1)]
+    if compute is scaled_by_rows:
+        shapes[0] = (2, 2, 4, 8)
+    mod = model_of(compute, *((s, "float32") for s in shapes))
+    got = TransposesLast()(mod)
+    assert " ".join(ops(got)) == TRANSPOSES[compute]
+    relax.analysis.well_formed(got)
+    same_values(mod, got)
+
+
+CONVOLUTIONS = {  # image, filters, strides, padding
+    "stem": ((1, 3, 12, 12), (8, 3, 7, 7), (2, 2), (3, 3)),
+    "last pixel unread": ((2, 4, 9, 11), (4, 4, 3, 3), (2, 3), (0, 0)),
+    "no stride along one axis": ((1, 1, 8, 6), (4, 1, 5, 2), (2, 1), (1, 0, 2, 1)),
+    "one axis": ((2, 2, 30), (4, 2, 10), (5,), (0,)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_space_to_depth(name):
+    image, filters, strides, padding = CONVOLUTIONS[name]
+    conv = op.nn.conv2d if len(image) == 4 else op.nn.conv1d
+    mod = model_of(
+        lambda x, w: conv(x, w, strides=strides, padding=padding),
+        (image, "float16"),
+        (filters, "float16"),
+    )
+    got = SpaceToDepth()(mod)
+    relax.analysis.well_formed(got)
+    found = []
+    relax.analysis.post_order_visit(
+        got["main"], lambda x: found.append(x) if "conv" in str(getattr(x, "op", "")) else None
+    )
+    (product,) = [x for x in found if isinstance(x, relax.Call)]
+    assert {int(n) for n in product.attrs.strides} == {1}
+    assert str(got["main"].ret_ty) == str(mod["main"].ret_ty)
+    same_values(mod, got, lambda rng, shape: rng.integers(-1, 2, shape))
+
+
+@pytest.mark.parametrize(
+    ("more", "channels", "dtype"),
+    [
+        ({"strides": (2, 2)}, 16, "float16"),
+        ({"strides": (2, 2)}, 3, "float32"),
+        ({"strides": (2, 2), "dilation": (2, 2)}, 3, "float16"),
+        ({"strides": (2, 2), "groups": 3}, 3, "float16"),
+        ({"strides": (3, 3)}, 3, "float16"),  # patches
+        ({}, 3, "float16"),
+    ],
+)
+def test_other_convolutions_stay(more, channels, dtype):
+    weight = (6, channels // more.get("groups", 1), 3, 3)
+    mod = model_of(
+        lambda x, w: op.nn.conv2d(x, w, **more), ((1, channels, 9, 9), dtype), (weight, dtype)
+    )
+    assert tvm_ffi.structural_equal(SpaceToDepth()(mod), mod)
+
+
+def test_views_are_no_part_of_a_kernel():
+    """A product's tiles are stored as they are; views of views are one; a single view is none."""
+
+    def compute(x, w):
+        y = op.reshape(op.astype(op.matmul(x, op.permute_dims(w)), "float16"), (2, 8, 64))
+        return [op.reshape(y, (2, 8, 4, 16)), op.reshape(op.reshape(x, (2, 8, 64)), (4, 4, 64))]
+
+    mod = model_of(compute, ((16, 64), "float16"), ((64, 64), "float16"))
+    made = prepare(mod, models.H200)
+    kernels = {
+        gv.name_hint: f for gv, f in made.functions_items() if isinstance(f, tvm.tirx.PrimFunc)
+    }
+    (product,) = [f for name, f in kernels.items() if "matmul" in name]
+    assert [int(n) for n in product.params[-1].ty.shape] == [16, 64]
+    assert "reshape" in str(made["main"])
+    given = [
+        np.eye(64, dtype="float16")[:16],
+        np.arange(4096).reshape(64, 64).astype("float16") / 64,
+    ]
+    for got, want in zip(
+        *(models.on_processor(x, "main", given) for x in (made, mod)), strict=True
+    ):
+        np.testing.assert_array_equal(got, want)

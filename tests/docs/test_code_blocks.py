@@ -26,7 +26,7 @@ WITH_PYTHON = [path for path in DOCUMENTS if any(b.language == "python" for b in
 LONG = {
     *("02_relax_model", "03_tuning_a_matmul", "07_one_schedule_two_chips"),
     *("08_many_gpus", "09_attention_from_loops", "10_products_of_experts"),
-    "11_serving_with_pages",
+    *("11_serving_with_pages", "12_bring_your_model"),
 }
 RUN = [
     *WITH_PYTHON,

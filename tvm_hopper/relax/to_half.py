@@ -41,6 +41,7 @@ TAKE = tvm.ir.Op.get("relax.take")
 CONVOLUTIONS = {
     tvm.ir.Op.get(f"relax.nn.conv{x}d"): getattr(relax.op.nn, f"conv{x}d") for x in (1, 2, 3)
 }
+ATTENTION = [tvm.ir.Op.get(f"relax.nn.attention{x}") for x in ("", "_bias")]
 OF_CONVOLUTION = [
     "strides",
     "padding",
@@ -184,7 +185,7 @@ def _is_only_cast(var: Any, dtype: str, readers: dict[Any, list[Any]]) -> bool:
 
 @mutator
 class _HalfOperands(PyExprMutator):  # type: ignore[misc]
-    """Casts operands of products and convolutions; results stay float32."""
+    """Casts operands of products, convolutions and attention; results stay float32."""
 
     changed = False
 
@@ -195,19 +196,22 @@ class _HalfOperands(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Rewrite one product."""
         call = super().visit_call_(call)
-        is_product = call.op == MATMUL or call.op in CONVOLUTIONS
+        is_product = call.op == MATMUL or call.op in CONVOLUTIONS or call.op in ATTENTION
         types = [str(x.ty.dtype) for x in call.args] if is_product else []
         if WIDE not in types or {*types} - {WIDE, self.dtype} or _is_short(call):
             return call
         self.changed = True
-        both = [
+        halves = [
             x if t == self.dtype else self.builder_.emit(relax.op.astype(x, self.dtype))
             for x, t in zip(call.args, types, strict=True)
         ]
+        if call.op in ATTENTION:
+            whole = self.builder_.emit(relax.Call(call.op, halves, call.attrs, call.ty_args))
+            return relax.op.astype(whole, WIDE)
         if call.op == MATMUL:
-            return relax.op.matmul(*both, out_dtype=WIDE)
+            return relax.op.matmul(*halves, out_dtype=WIDE)
         given = {name: getattr(call.attrs, name) for name in OF_CONVOLUTION}
-        return CONVOLUTIONS[call.op](*both, **given, out_dtype=WIDE)
+        return CONVOLUTIONS[call.op](*halves, **given, out_dtype=WIDE)
 
 
 def _is_short(call: Any) -> bool:

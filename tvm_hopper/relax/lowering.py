@@ -41,6 +41,7 @@ from .peel_views import PeelViews
 from .row_places import RowPlaces
 from .schedule_functions import ScheduleFunctions
 from .simplify_operands import SimplifyOperands
+from .slice_splits import SliceSplits
 from .space_to_depth import SpaceToDepth
 from .wide_functions import WideFunctions
 from .wide_scans import WideScans
@@ -51,6 +52,7 @@ MAX_CONSTANT_BYTES = 1 << 24
 def operand_passes(options: ModelOptions) -> list[Any]:
     """Return the passes that decide on operators how operands lie in memory."""
     return [
+        SliceSplits(),  # parts that are looked at are read where they lie
         ElementsFirst(),  # what lies between a product and its view is part of its kernel
         JoinAttention(options),  # one function, whose scores are never stored
         SpaceToDepth(),  # colour images have more channels, and no stride

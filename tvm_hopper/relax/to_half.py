@@ -156,7 +156,7 @@ def _narrowed(func: relax.Function, dtype: str) -> relax.Function:
     """Give weights the type to which all their readers cast them."""
     if NUM_INPUT not in (func.attrs or {}):
         return func
-    readers = _readers(func)
+    readers = readers_of(func)
     narrow = {
         x: relax.Var(x.name, relax.TensorType(x.ty.shape, dtype))
         for x in func.params[int(func.attrs[NUM_INPUT]) :]
@@ -236,7 +236,7 @@ class _Lookups(PyExprMutator):  # type: ignore[misc]
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Find the tables of one function: weights that only casts and lookups read."""
-        readers, self.tables = _readers(func), set()
+        readers, self.tables = readers_of(func), set()
         for x in func.params[int((func.attrs or {}).get(NUM_INPUT, len(func.params))) :]:
             others = [y for y in readers.get(x, []) if not _is_lookup(y[1], x)]
             is_table = 0 < len(others) < len(readers.get(x, [])) and str(x.ty.dtype) == WIDE
@@ -283,7 +283,7 @@ class _Casts(PyExprMutator):  # type: ignore[misc]
         return call
 
 
-def _readers(func: relax.Function) -> dict[Any, list[Any]]:
+def readers_of(func: relax.Function) -> dict[Any, list[Any]]:
     """Return what reads each variable of a function, and the variable that has the result."""
     found: dict[Any, list[Any]] = {}
 

@@ -71,17 +71,17 @@ class Candidates:
         return len(self.rows)
 
 
-def candidates(dtype: str, given: MatmulConfig) -> Candidates:
+def candidates(dtype: str, given: MatmulConfig, stored_bytes: float = 0) -> Candidates:
     """List the tiles that fit with what a configuration says of consumers, registers and stages.
 
     - `dtype`: type of the operands.
     - `given`: a tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
+    - `stored_bytes`: of an element on the tile's rows, where it is converted on its way.
     """
-    stages = given.num_stages
+    asked = given.num_stages, given.wgmma_pending, given.promotes, stored_bytes
     if given.takes_turns:
-        return _in_turns(dtype, given.turns, stages, given.wgmma_pending, given.promotes)
-    asked = given.consumers, given.registers, stages, given.wgmma_pending, given.promotes
-    return _candidates(dtype, *asked)
+        return _in_turns(dtype, given.turns, *asked)
+    return _candidates(dtype, given.consumers, given.registers, *asked)
 
 
 def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
@@ -111,12 +111,13 @@ def _candidates(
     stages: int | None,
     pending: int | None,
     promotes: bool,
+    stored_bytes: float,
 ) -> Candidates:
     found = []
     counts = (consumers,) if consumers else CONSUMERS
     sums = PROMOTED if promotes else None
     configs = {x: MatmulConfig(consumers=x, registers=split, accumulate=sums) for x in counts}
-    fitting = {tile: most_stages(tile, dtype, ARCH) for tile in _tiles(dtype)}
+    fitting = {tile: most_stages(tile, dtype, ARCH, stored_bytes) for tile in _tiles(dtype)}
     shallow = min(tile[2] for tile in fitting)
     for (tile, most), count in product(fitting.items(), counts):
         slots = stages or min(most, MAX_STAGES)
@@ -124,7 +125,7 @@ def _candidates(
         if (
             most < max(slots, 1)
             or (stages is None and slots < fewest)
-            or find_violations(tile, slots, configs[count], dtype, ARCH)
+            or find_violations(tile, slots, configs[count], dtype, ARCH, stored_bytes=stored_bytes)
         ):
             continue
         found.append(_row(tile, count, slots, pending, dtype))
@@ -132,14 +133,21 @@ def _candidates(
 
 
 def _in_turns(
-    dtype: str, turns: int, stages: int | None, pending: int | None, promotes: bool
+    dtype: str,
+    turns: int,
+    stages: int | None,
+    pending: int | None,
+    promotes: bool,
+    stored_bytes: float,
 ) -> Candidates:
     """List the tiles of one consumer that fit where several consumers take turns."""
-    alone = _candidates(dtype, 1, None, stages, pending, promotes)
+    alone = _candidates(dtype, 1, None, stages, pending, promotes, stored_bytes)
     sums = PROMOTED if promotes else None
     config = MatmulConfig(consumers=turns, schedule="pingpong", accumulate=sums)
     legal = [
-        not find_violations(alone.tile(i), int(alone.stages[i]), config, dtype, ARCH)
+        not find_violations(
+            alone.tile(i), int(alone.stages[i]), config, dtype, ARCH, stored_bytes=stored_bytes
+        )
         for i in range(len(alone))
     ]
     return alone.where(legal)

@@ -112,8 +112,7 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     extents = rows, problem.n.extent, problem.depth
     found = as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
-    stored = problem.lhs.stored_bytes + problem.rhs.stored_bytes  # of one of them
-    return replace(found, converted_bytes=stored)
+    return replace(found, converted_bytes=problem.stored_bytes)
 
 
 def find_kernels(

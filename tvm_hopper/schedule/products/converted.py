@@ -47,7 +47,11 @@ def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[Mat
         decoder = find_decoder(sch.get(producer))
         made = [x.source for x in sch.get(producer).writes]
         found += [
-            replace(operand, stored_bytes=decoder.num_bytes, in_one=_in_one(sch, producer, decoder))
+            replace(
+                operand,
+                stored_bytes=decoder.num_bytes + decoder.value_bytes,
+                in_one=_in_one(sch, producer, decoder),
+            )
             for operand in (problem.lhs, problem.rhs)
             if decoder is not None and operand.buffer.same_as(made[0])
         ]
@@ -137,6 +141,7 @@ def choose_converted(
             step = math.lcm(depth, instruction_k(found[0].dtype))
             best = replace(best, tile=(tile_m, tile_n, max(1, deep // step) * step))
         config = with_tile(config, best)
+        config = replace(config, stages=config.stages or best.stages)
     _check_packed(problem, found[0], config, (rows, depth))
     return config
 

@@ -240,7 +240,7 @@ def rank(
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = candidates(wanted.dtype, given)
+    tiles = candidates(wanted.dtype, given, wanted.converted_bytes)
     if len(tiles):
         tiles = tiles.where(~_too_large(wanted, tiles))
     if not len(tiles):

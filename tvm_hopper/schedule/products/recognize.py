@@ -103,6 +103,11 @@ class Matmul:
         return _times(x.extent for x in (*self.deep, self.k))
 
     @property
+    def stored_bytes(self) -> float:
+        """Bytes of an element of the operand that is converted on its way; 0: none is."""
+        return self.lhs.stored_bytes + self.rhs.stored_bytes
+
+    @property
     def has_batch(self) -> bool:
         """Tell whether there are axes outside of tiles, of the output or of the sum."""
         return not all(ir.is_const(x.extent, 1) for x in (*self.lead, *self.deep))

@@ -40,6 +40,8 @@ from tvm_hopper.codegen_patches.ptx import fences, mma_sync
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.transforms.kernel_pass import kernel_pass
 
+from ..wgmma.fragment_loops import bounds
+from .decoded_fragments import DecodedRegisters, Run
 from .fragment_vectors import load_vector, loops
 from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, plan_fragments
 
@@ -52,7 +54,11 @@ class Registers:
         self.row, self.group = plan.lane // 4, plan.lane % 4
         rows, depth, columns = plan.places
         first = rows * depth * (2 if plan.along_k else 4)  # vectors
-        self.first = _like(plan.first.buffer, (first * VECTOR,))
+        decoded = plan.first.decoded
+        self.decoded = DecodedRegisters(decoded, plan.dtype, first) if decoded else None
+        self.first = (
+            self.decoded.values if self.decoded else _like(plan.first.buffer, (first * VECTOR,))
+        )
         self.second = _like(plan.second.buffer, (columns * depth * plan.width,))
         self.sums = _like(plan.accumulator, (plan.num_sums,))
 
@@ -82,6 +88,8 @@ def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     for old, new in moved.items():
         body = ir.reallocate(body, old, new)
     body = ir.move_regions(body, moved)
+    if held.decoded is not None:
+        body = ir.allocate_in(body, held.decoded.loaded)
     return _mark(body) if shared else body
 
 
@@ -98,8 +106,20 @@ def _mark(kernel: ir.For) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
 
 
+def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -> Run:
+    """Return where neighbours of a row lie that a lane decodes."""
+    row = tile * ROWS + half * COLUMNS + held.row
+    first = chunk * plan.instruction_depth + held.group * plan.width
+    number = (tile * 2 + half) * plan.places[1] + chunk
+    load = plan.first
+    return Run(number, lambda e: {load.row: row, load.k: first + e}, load.condition)
+
+
 def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
     rows, depth, _ = plan.places
+    if held.decoded is not None:
+        load, notes = held.decoded.load, dict(plan.first.block.annotations)
+        return loops((rows, 2, depth), lambda *x: load(_run(plan, held, *x), notes))
     if plan.along_k:
 
         def along_k(tile: Any, half: Any, chunk: Any) -> Any:
@@ -122,20 +142,20 @@ def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
 def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
     _, depth, columns = plan.places
 
-    def load(tile: Any, chunk: Any) -> Any:
-        place = (
-            tile * COLUMNS + held.row,
-            chunk * plan.instruction_depth + held.group * plan.width,
-        )
-        number = tile * depth + chunk
-        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, plan.width)
+    width = min(plan.width, VECTOR)
+    parts = plan.width // width
 
-    return loops((columns, depth), load)
+    def load(tile: Any, chunk: Any, part: Any) -> Any:
+        k = chunk * plan.instruction_depth + held.group * plan.width + part * width
+        place, number = (tile * COLUMNS + held.row, k), (tile * depth + chunk) * parts + part
+        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, width)
+
+    return loops((columns, depth, parts), load)
 
 
 def _multiply(plan: WarpProduct, held: Registers) -> Any:
     rows, depth, columns = plan.places
-    count = plan.instructions
+    extents = rows, depth, plan.instructions
     a, b = (
         ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
         for x in (held.first, held.second)
@@ -144,8 +164,16 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
     pairs = ir.new_buffer("pairs", (4,), "uint32", "local")
 
     def one(tile: Any, chunk: Any, step: Any) -> Any:
-        exchanged = []
-        if plan.along_k:
+        exchanged: list[Any] = []
+        if held.decoded is not None:
+            known = bounds(dict(zip((tile, chunk, step), extents, strict=True)))
+            exchanged = [
+                held.decoded.word(a, 2 * i + half, place, 2 * step + i, known)
+                for half, place in enumerate(_run(plan, held, tile, x, chunk) for x in range(2))
+                for i in range(2)
+            ]
+            left = [tirx.BufferLoad(a, [i]) for i in range(4)]
+        elif plan.along_k:
             vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
             left = [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
         else:
@@ -160,7 +188,7 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
 
         def column(number: Any) -> Any:
             if plan.along_k:
-                k = (number * depth + chunk) * 4 + 2 * step
+                k = (number * depth + chunk) * (plan.width // 2) + 2 * step
                 sums = (tile * columns + number) * 4
             else:
                 k = (number * depth + chunk) * 2
@@ -171,7 +199,7 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
 
         return [*exchanged, loops((columns,), column)]
 
-    products = loops((rows, depth, count), one)
+    products = loops(extents, one)
     body = ir.seq(
         tirx.DeclBuffer(a, data=held.first.data),
         tirx.DeclBuffer(b, data=held.second.data),
@@ -179,7 +207,8 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
     )
     block = plan.product.block
     own = [] if plan.along_k else [pairs]
-    fields = {"reads": block.reads, "writes": block.writes, "alloc_buffers": own}
+    more = [] if held.decoded is None else list(map(ir.full_region, held.decoded.loaded))
+    fields = {"reads": [*block.reads, *more], "writes": block.writes, "alloc_buffers": own}
     return ir.opaque_block(block.name_hint, body, **fields)
 
 

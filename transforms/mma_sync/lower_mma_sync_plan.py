@@ -23,6 +23,8 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import MMA_SYNC
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 
+from .decoded_fragments import Decoded, find_decoded
+
 ROWS, COLUMNS = 16, 8  # of an instruction
 VECTOR = 8  # elements of 16 bits in 16 bytes
 NEED = "if_then_else(in bounds, element, 0), or an element, of a tensor in global memory"
@@ -35,8 +37,9 @@ class FragmentLoad:
     - `nest`: its outermost loop.
     - `row`, `k`: of its two loops, the one along the operand's rows and the one along the sum.
     - `block`: what is inside.
-    - `load`: the element.
+    - `load`: the element; None: it is computed from others.
     - `condition` (Expr or None): where there is one; else it is 0.
+    - `decoded`: what it is computed from.
     """
 
     nest: ir.For
@@ -45,6 +48,7 @@ class FragmentLoad:
     block: ir.SBlock
     load: ir.TensorLoad
     condition: Any
+    decoded: Decoded | None = None
 
     @property
     def buffer(self) -> ir.Var:
@@ -113,6 +117,8 @@ class WarpProduct:
     @property
     def width(self) -> int:
         """Neighbours in k that a lane holds of each row."""
+        if self.first.decoded is not None:
+            return self.first.decoded.width
         return VECTOR if self.along_k else VECTOR // 2
 
     @property
@@ -132,7 +138,7 @@ class WarpProduct:
     @property
     def instructions(self) -> int:
         """Instructions of a lane's vectors, along k or along rows."""
-        return 2 if self.along_k else 4
+        return self.width // 4 if self.along_k else 4
 
 
 def plan_fragments(kernel: ir.For) -> WarpProduct | None:
@@ -155,9 +161,9 @@ def plan_fragments(kernel: ir.For) -> WarpProduct | None:
         found_ = f"sums of {ir.dtype_of(accumulator)} in scope {str(accumulator.scope())!r}"
         raise cannot_lower(where, found_, "float32 in registers, cache_write(block, 0, 'local')")
     second = _find_load(kernel, product, product.left, product.m)
-    first = _find_load(kernel, product, product.right, product.n)
+    first = _find_load(kernel, product, product.right, product.n, may_decode=True)
     rows, columns, depth = (_extent(product, x) for x in (product.n, product.m, product.k))
-    along_k = not runs_along(first, first.row)
+    along_k = first.decoded is not None or not runs_along(first, first.row)
     sums = _find_sums(kernel, product)
     return WarpProduct(product, first, second, sums, lane.loop_var, rows, columns, depth, along_k)
 
@@ -192,7 +198,11 @@ def _nests(kernel: ir.For, buffer: ir.Var, but: Any) -> list[tuple[ir.For, list[
 
 
 def _find_load(
-    kernel: ir.For, product: MultiplyAdd, operand: ir.TensorLoad, row: ir.For
+    kernel: ir.For,
+    product: MultiplyAdd,
+    operand: ir.TensorLoad,
+    row: ir.For,
+    may_decode: bool = False,
 ) -> FragmentLoad:
     buffer = operand.source
     where = f"{product.where}, operand {buffer.name}"
@@ -210,7 +220,7 @@ def _find_load(
     if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
         condition, value, other = value.args
         value = value if ir.is_zero(other) else None
-    if not isinstance(value, ir.TensorLoad):
+    if not plain:
         raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
     # Its dimensions are those of the block's own index, in their order.
     places = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [row.loop_var])]
@@ -218,7 +228,12 @@ def _find_load(
     own = [store.indices[i] for i in (*places, *others)]
     if len(own) != 2 or not all(isinstance(x, ir.Var) for x in own):
         raise cannot_lower(where, f"index {list(store.indices)}", "a loop along each dimension")
-    return FragmentLoad(nest, own[0], own[1], realize.block, value, condition)
+    if isinstance(value, ir.TensorLoad):
+        return FragmentLoad(nest, own[0], own[1], realize.block, value, condition)
+    decoded = find_decoded(value, own[1], condition) if may_decode and value is not None else None
+    if decoded is None:
+        raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
+    return FragmentLoad(nest, own[0], own[1], realize.block, None, condition, decoded)
 
 
 def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:

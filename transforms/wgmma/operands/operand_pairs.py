@@ -110,13 +110,14 @@ class HalfPair:
         if not byte_pairs.widens(ir.dtype_of(registers), self.dtype) or not all(
             isinstance(z.value, ir.TensorLoad)
             and z.value.source.same_as(registers)
-            and ir.is_const(z.value.indices[0], place)
+            and ir.is_const(ir.simplify(z.value.indices[0] - self.loaded.first), place)
             for place, z in enumerate((x, y))
         ):
             return None
-        narrow = ir.new_buffer(f"{registers.name}_bytes", (1,), "uint16", "local")
+        count = int(registers.shape[0]) // 2
+        narrow = ir.new_buffer(f"{registers.name}_bytes", (count,), "uint16", "local")
         self.before.append(tirx.DeclBuffer(narrow, data=registers.data))
-        word = tirx.BufferLoad(narrow, [0])
+        word = tirx.BufferLoad(narrow, [ir.simplify(self.loaded.first // 2)])
         return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word)
 
     def _zero(self, x: Any, y: Any) -> Any:

@@ -29,6 +29,7 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
+from .dot_shape import VECTOR_BYTES
 from .field_values import TRANSPOSED, UNTRANSPOSED
 from .model import is_whole, rank_both, with_tile
 from .narrow_operands import Decoder, find_decoder
@@ -51,6 +52,7 @@ def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[Mat
                 operand,
                 stored_bytes=decoder.num_bytes + decoder.value_bytes,
                 in_one=_in_one(sch, producer, decoder),
+                run=_run(sch, producer, decoder),
             )
             for operand in (problem.lhs, problem.rhs)
             if decoder is not None and operand.buffer.same_as(made[0])
@@ -64,6 +66,14 @@ def _in_one(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> tuple[int, int
     units = [x.var for x in sch.get(maker).iter_vars if ir.is_const(x.dom.extent, 1)]
     rows, depth = (1 if any(x.same_as(y) for y in units) else decoder.in_one(x) for x in (row, k))
     return rows, depth
+
+
+def _run(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> int:
+    """Return how many neighbours along k 16 bytes of the packed tensor make; 0: of several rows."""
+    *_, row, k = sch.get(maker).body.indices
+    is_along = ir.depends_on(decoder.load.indices[-1], [k])
+    count = VECTOR_BYTES / decoder.num_bytes
+    return int(count) if is_along and decoder.in_one(row) == 1 and count.is_integer() else 0
 
 
 def for_converted(
@@ -86,12 +96,15 @@ def for_converted(
     _check_memory(sch, block, where, operand)
     is_left = operand.buffer.same_as(problem.lhs.buffer)
     form = UNTRANSPOSED if is_left else TRANSPOSED
+    lhs, rhs = (operand, problem.rhs) if is_left else (problem.lhs, operand)
+    problem = replace(problem, lhs=lhs, rhs=rhs)
+    if config.direct:  # lanes decode
+        return problem, config
     if not config.is_orientation_open and config.form != form:
         need = f"form={form!r}, or none: rows of a tile are those of {operand.name}"
         asked = f"form={config.form!r} where {operand.name} is converted on its way"
         raise cannot_schedule(where, asked, need)
-    lhs, rhs = (operand, problem.rhs) if is_left else (problem.lhs, operand)
-    return replace(problem, lhs=lhs, rhs=rhs), replace(config, form=form)
+    return problem, replace(config, form=form)
 
 
 def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:

@@ -29,6 +29,7 @@ from tvm_hopper.schedule import steps
 
 from . import fuse
 from .direct_shape import DirectShape
+from .narrow_operands import find_decoder
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import Matmul, find_matmul, read_index
 from .thread_rates import ThreadKernel
@@ -103,6 +104,9 @@ def _multiply(
     for copy in (b, a):  # what takes longest first
         for producer in sch.get_producers(copy):
             steps.inline_copies(sch, producer)
+        for producer in sch.get_producers(copy):
+            if find_decoder(sch.get(producer)) is not None:  # lanes decode what they load
+                sch.compute_inline(producer)
         sch.compute_at(copy, k_outer)
     sch.annotate(b, keys.LOAD_HINT, "evict_first")
     if early:

@@ -14,6 +14,7 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.transforms.mma_sync.decoded_fragments import WIDTHS
 from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
 
 from .classes import ClassKernel, product_of
@@ -141,12 +142,12 @@ def find_direct(
     along_k = problem.rhs.major == "k"
     if isinstance(config.form, DirectShape):
         shape, estimated = config.form, ""
-        columns, depth = steps_of(along_k)
+        columns, depth = steps_of(along_k, problem.rhs.run or VECTOR)
         if shape.columns % columns or shape.depth % depth:
             found = f"{shape.columns} columns and a depth of {shape.depth}"
             need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
             raise cannot_schedule(where, found, need)
-        if why := shape.shortfall(padded_rows(rows)):
+        if why := shape.shortfall(padded_rows(rows), problem.rhs.stored_bytes or 2):
             found, _, need = why.partition("; ")
             raise cannot_schedule(where, found, need)
     else:
@@ -169,6 +170,11 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
     if why := _unserved(problem, rows, views, MOST_DIRECT):
         return why
+    if problem.stored_bytes and (
+        problem.rhs.run not in WIDTHS or problem.k.extent % problem.rhs.run
+    ):
+        name = (problem.rhs if problem.rhs.stored_bytes else problem.lhs).name
+        return f"{name}, converted on its way; B[n, k] of which 16 stored bytes are one row's"
     runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
     if extent % VECTOR:
         return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"

@@ -29,10 +29,11 @@ from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
 
-from ..wgmma.operands.operand_pairs import HalfPair, in_32_bits
+from ..wgmma.operands.operand_pairs import Field, HalfPair, in_32_bits, is_apart
 from ..wgmma.shared_pair_loads import SharedPair
 
 WIDTHS = (64, 32, 16, 8)  # neighbours of a row that a lane may hold, the most first
+HALF_WORD = 4  # nibbles
 WORDS = 4  # of the first operand of an instruction
 
 
@@ -57,11 +58,21 @@ class Decoded:
     - `value`: of an element.
     - `loads`: the packed tensor's first.
     - `width`: neighbours of a row that a lane has.
+    - `apart`: how far from one another those are that are computed at once: 1, or 4 where these
+      are the lower and the upper half of a word, which takes fewer instructions.
     """
 
     value: Any
     loads: tuple[PackedLoad, ...]
     width: int
+    apart: int = 1
+
+    def neighbours(self, pair: Any) -> tuple[Any, Any]:
+        """Return which neighbours of a run a word has."""
+        if self.apart == 1:
+            return 2 * pair, 2 * pair + 1
+        first = pair // self.apart * 2 * self.apart + pair % self.apart
+        return first, first + self.apart
 
 
 def find_decoded(value: Any, k: ir.Var, condition: Any) -> Decoded | None:
@@ -81,8 +92,18 @@ def find_decoded(value: Any, k: ir.Var, condition: Any) -> Decoded | None:
         together = not ir.depends_on(*_in_runs([condition], k, width)[:2])
         if together and 0 < min(sizes) <= max(sizes) == THREAD_ACCESS_BYTES:
             known = sorted(filter(None, found), key=lambda x: -x.num_bytes)
-            return Decoded(value, tuple(known), width)
+            return Decoded(value, tuple(known), width, _apart(value, k, width))
     return None
+
+
+def _apart(value: Any, k: ir.Var, width: int) -> int:
+    """Return how far neighbours are apart that are computed at once; nibbles by half words."""
+    (moved,), (u,), analyzer = _in_runs([value], k, width)
+    for node in ir.find_all(moved, tirx.BitwiseAnd):
+        fields = [Field.of(ir.substitute(node, {u: x}), analyzer) for x in (0, HALF_WORD)]
+        if None not in fields and is_apart(*fields, analyzer):
+            return HALF_WORD
+    return 1
 
 
 def _in_runs(values: list[Any], k: ir.Var, width: int) -> tuple[list[Any], list[Any], Any]:
@@ -143,7 +164,7 @@ class DecodedRegisters:
         self.values = ir.new_buffer("decoded", (2 * WORDS,), dtype, "local", 16)
 
     def load(self, run: Run, notes: Any) -> ir.Stmt:
-        """Load a run, the first one where there is none. `notes` are of the packed tensor's load."""
+        """Load a run, the tensor's first where there is none; `notes` are of the packed load."""
 
         def one(x: PackedLoad, held: ir.Var, notes: Any) -> ir.Stmt:
             places = [ir.simplify(ir.substitute(y, run.at(0))) for y in x.load.indices]
@@ -168,9 +189,9 @@ class DecodedRegisters:
         - `pair`: of the run's; `known`: ranges of the variables in all of these.
         """
         values = []
-        for e in range(2):
-            value = self._held(run.number, 2 * pair + e, known)
-            values.append(in_32_bits(ir.substitute(value, run.at(2 * pair + e)), known))
+        for e in self.decoded.neighbours(pair):
+            value = self._held(run.number, e, known)
+            values.append(in_32_bits(ir.substitute(value, run.at(e)), known))
         first = ir.simplify(run.number * self.decoded.loads[0].count + 2 * pair, known)
         made = HalfPair(self.dtype, known, SharedPair(self.loaded[0], ir.seq(), first))
         joined = made.word(*values)

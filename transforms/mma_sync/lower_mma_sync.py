@@ -200,13 +200,23 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
         return [*exchanged, loops((columns,), column)]
 
     products = loops(extents, one)
+    is_apart = held.decoded is not None and held.decoded.decoded.apart > 1
+
+    def exchange(vector: Any) -> Any:
+        word = [tirx.BufferLoad(b, [4 * vector + i]) for i in range(4)]
+        taken = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
+        made = [mma_sync.halves(taken[i], word[i // 2], word[i // 2 + 2], i % 2) for i in range(4)]
+        back = [ir.BufferStore(b, x, [4 * vector + i]) for i, x in enumerate(taken)]
+        return [*made, *back]
+
     body = ir.seq(
         tirx.DeclBuffer(a, data=held.first.data),
         tirx.DeclBuffer(b, data=held.second.data),
+        loops((int(b.shape[0]) // 4,), exchange) if is_apart else None,
         products,
     )
     block = plan.product.block
-    own = [] if plan.along_k else [pairs]
+    own = [pairs] if is_apart or not plan.along_k else []
     more = [] if held.decoded is None else list(map(ir.full_region, held.decoded.loaded))
     fields = {"reads": [*block.reads, *more], "writes": block.writes, "alloc_buffers": own}
     return ir.opaque_block(block.name_hint, body, **fields)

@@ -139,6 +139,9 @@ class HalfPair:
         if first.mask == (1 << NIBBLE_BITS) - 1 and self._is_run(first, second, NIBBLE_BITS, 8):
             byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
             return half_pairs.nibbles(self.dtype, first.word, byte, zero)
+        if is_apart(first, second, self.analyzer):
+            shift = tirx.Cast("uint32", first.shift)
+            return half_pairs.nibbles_apart(self.dtype, first.word, shift, zero)
         is_byte = first.mask == (1 << BYTE_BITS) - 1 and ir.is_const(zero, 0)
         if is_byte and self._is_run(first, second, BYTE_BITS, 16):
             return byte_pairs.widen("uint8", self.dtype, tirx.Cast("uint16", first.moved))
@@ -197,6 +200,18 @@ class Field:
     def value(self) -> Any:
         """The field, as a uint32."""
         return tirx.bitwise_and(self.moved, tirx.const(self.mask, "uint32"))
+
+
+def is_apart(first: Field, second: Field, analyzer: sym.Analyzer) -> bool:
+    """Tell two nibbles at the same place of the lower and of the upper half of a word."""
+    is_nibble = first.mask == second.mask == (1 << NIBBLE_BITS) - 1
+    step, start = analyzer.simplify(second.shift - first.shift), first.shift
+    is_even = (
+        int(analyzer.modular_set(start).coeff) % 4 == int(analyzer.modular_set(start).base) % 4 == 0
+    )
+    is_low = analyzer.can_prove(start < WORD_BITS // 2)
+    same = tvm_ffi.structural_equal(first.word, second.word)
+    return bool(is_nibble and is_even and is_low and same and ir.is_const(step, WORD_BITS // 2))
 
 
 def _is_word(load: Any, word: Any) -> bool:

@@ -149,6 +149,11 @@ def _nibbles(word: Any, byte: Any, zero: Any, dtype: str) -> Any:
     return _without_zero(first & 15, first >> 4 & 15, zero, dtype)
 
 
+def _nibbles_apart(word: Any, shift: Any, zero: Any, dtype: str) -> Any:
+    first = word >> shift
+    return _without_zero(first & 15, first >> 16 & 15, zero, dtype)
+
+
 MATH: dict[str, Function] = {
     "acos": np.arccos,
     "acosh": np.arccosh,
@@ -219,6 +224,7 @@ MATH: dict[str, Function] = {
 }
 for _dtype, _ptx in (("float16", "f16x2"), ("bfloat16", "bf16x2")):
     MATH[f"tvm_hopper_nibbles_{_dtype}"] = partial(_nibbles, dtype=_dtype)
+    MATH[f"tvm_hopper_nibbles_apart_{_dtype}"] = partial(_nibbles_apart, dtype=_dtype)
     MATH[f"tvm_hopper_small_{_dtype}"] = partial(_without_zero, dtype=_dtype)
     for _op, _function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply)):
         MATH[f"tvm_hopper_{_op}_{_ptx}"] = _of_halves(_function, _dtype)

@@ -63,6 +63,8 @@ MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024
 MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
 CONFIGS_SHOWN = 5  # the best, by `explain`
+ROWS_OF_THREAD = 32  # of a tile, of which a thread has one
+FEWEST_NEIGHBOURS = 16  # that have one value, of which a register holds it
 MOST_FOR_CONVERTED = 200  # of which those are taken that suit a converted operand
 # Consumers take turns by default where each of several tiles is a short time of 8-bit products next
 # to its store: of four problems of 768 to 1536 terms in float8 they were 5 to 8% faster. Products
@@ -327,7 +329,8 @@ def _has_room(given: MatmulConfig, best: RankedTile) -> bool:
     by_rows = split_axis(rows, columns, best.consumers) == "m"
     own = rows // best.consumers if by_rows else rows
     words = own * depth // (2 * WARP_GROUP_THREADS)
-    held = registers.accumulator_registers(rows, columns, best.consumers) + words
+    values = own // ROWS_OF_THREAD * (1 + depth // FEWEST_NEIGHBOURS)
+    held = registers.accumulator_registers(rows, columns, best.consumers) + words + values
     return registers.accumulator_budget([held], best.consumers, ARCH).fits
 
 

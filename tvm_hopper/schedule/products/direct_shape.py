@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
@@ -54,11 +55,12 @@ class DirectShape(GivenFields):
         if (size := 4 * self.warps * rows * self.columns) > MOST_SHARED:
             need = f"{size} bytes of shared memory for sums; at most {MOST_SHARED}"
             return f"{need}, by fewer warps or columns"
-        elements = rows * self.columns // THREADS_PER_WARP
-        if elements % self.warps:
-            found = f"{self.warps} warps for {rows} x {self.columns} sums"
-            return f"{found}; a number that divides {elements}: each thread adds up as many"
         return ""
+
+    def adding(self, rows: int) -> tuple[int, int]:
+        """Return how many warps add up elements of their own, and how many know each of them."""
+        count = math.gcd(self.warps, rows * self.columns // THREADS_PER_WARP)
+        return count, self.warps // count
 
 
 def padded_rows(rows: int) -> int:

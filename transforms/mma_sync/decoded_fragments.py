@@ -33,6 +33,7 @@ from ..wgmma.operands.operand_pairs import Field, HalfPair, in_32_bits, is_apart
 from ..wgmma.shared_pair_loads import SharedPair
 
 WIDTHS = (64, 32, 16, 8)  # neighbours of a row that a lane may hold, the most first
+LANES = 4  # that have neighbours of a row
 HALF_WORD = 4  # nibbles
 WORDS = 4  # of the first operand of an instruction
 
@@ -79,7 +80,7 @@ def find_decoded(value: Any, k: ir.Var, condition: Any) -> Decoded | None:
     """Plan what a lane loads of a decoder; None if 16 bytes of no tensor are neighbours of a row.
 
     - `value`: of an element, at `k` of a step.
-    - `condition` (Expr or None): under which there is one; neighbours have it together.
+    - `condition` (Expr or None): under which there is one; lanes of a row have it together.
     """
     loads: list[ir.TensorLoad] = []
     for x in ir.find_all(value, ir.TensorLoad):
@@ -89,7 +90,7 @@ def find_decoded(value: Any, k: ir.Var, condition: Any) -> Decoded | None:
     for width in WIDTHS if loads else ():
         found = [_packed(x, k, width) for x in loads]
         sizes = [0 if x is None else x.num_bytes for x in found]
-        together = not ir.depends_on(*_in_runs([condition], k, width)[:2])
+        together = not ir.depends_on(*_in_runs([condition], k, LANES * width)[:2])
         if together and 0 < min(sizes) <= max(sizes) == THREAD_ACCESS_BYTES:
             known = sorted(filter(None, found), key=lambda x: -x.num_bytes)
             return Decoded(value, tuple(known), width, _apart(value, k, width))
@@ -135,19 +136,12 @@ class Run:
     """One run of neighbours of a row: its number among a lane's, and where it is.
 
     - `at`: returns what the program's variables are at a neighbour.
-    - `condition` (Expr or None): under which there is one.
+    - `inside` (Expr or None): whether there is one.
     """
 
     number: Any
     at: Callable[[Any], dict[Any, Any]]
-    condition: Any
-
-    @property
-    def inside(self) -> Any:
-        """The condition on the whole of it, None where there is none."""
-        if self.condition is None:
-            return None
-        return ir.simplify(ir.substitute(self.condition, self.at(0)))
+    inside: Any
 
 
 class DecodedRegisters:
@@ -164,7 +158,10 @@ class DecodedRegisters:
         self.values = ir.new_buffer("decoded", (2 * WORDS,), dtype, "local", 16)
 
     def load(self, run: Run, notes: Any) -> ir.Stmt:
-        """Load a run, the tensor's first where there is none; `notes` are of the packed load."""
+        """Load a run, the tensor's first where there is none: what it makes is not stored.
+
+        `notes` are of the packed load.
+        """
 
         def one(x: PackedLoad, held: ir.Var, notes: Any) -> ir.Stmt:
             places = [ir.simplify(ir.substitute(y, run.at(0))) for y in x.load.indices]
@@ -196,14 +193,9 @@ class DecodedRegisters:
         made = HalfPair(self.dtype, known, SharedPair(self.loaded[0], ir.seq(), first))
         joined = made.word(*values)
         if joined is None:
-            zero = tirx.const(0, self.dtype)
-            if run.inside is not None:
-                values = [tirx.if_then_else(run.inside, x, zero) for x in values]
             places = [ir.simplify(2 * place + e) for e in range(2)]
             return ir.seq([ir.BufferStore(self.values, x, [y]) for x, y in zip(
                 values, places, strict=True)])  # fmt: skip
-        if run.inside is not None:
-            joined = tirx.Select(run.inside, joined, tirx.const(0, "uint32"))
         body = ir.seq(made.before, ir.BufferStore(words, joined, [place]))
         return ir.opaque_block("pair", body, alloc_buffers=made.buffers)
 

@@ -112,7 +112,24 @@ def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -
     first = chunk * plan.instruction_depth + held.group * plan.width
     number = (tile * 2 + half) * plan.places[1] + chunk
     load = plan.first
-    return Run(number, lambda e: {load.row: row, load.k: first + e}, load.condition)
+
+    def at(neighbour: Any) -> dict[Any, Any]:
+        return {load.row: row, load.k: first + neighbour}
+
+    return Run(number, at, _at(load.condition, at(0)))
+
+
+def _at(condition: Any, values: dict[Any, Any]) -> Any:
+    return None if condition is None else ir.simplify(ir.substitute(condition, values))
+
+
+def _in_depth(plan: WarpProduct, chunk: Any, body: ir.Stmt) -> ir.Stmt:
+    """Multiply what is inside of the sum: all lanes of a warp are, or none."""
+    load = plan.first
+    terms = None if load.condition is None else ir.terms_about(load.condition, [load.k])
+    inside = _at(terms, {load.k: chunk * plan.instruction_depth})
+    is_always = inside is None or ir.is_const(inside, 1)
+    return body if is_always else ir.IfThenElse(inside, body, None)
 
 
 def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
@@ -199,7 +216,10 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
 
         return [*exchanged, loops((columns,), column)]
 
-    products = loops(extents, one)
+    def products_of(tile: Any, chunk: Any) -> ir.Stmt:
+        steps = loops(extents[2:], lambda step: one(tile, chunk, step))
+        return steps if held.decoded is None else _in_depth(plan, chunk, steps)
+
     is_apart = held.decoded is not None and held.decoded.decoded.apart > 1
 
     def exchange(vector: Any) -> Any:
@@ -213,7 +233,7 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
         tirx.DeclBuffer(a, data=held.first.data),
         tirx.DeclBuffer(b, data=held.second.data),
         loops((int(b.shape[0]) // 4,), exchange) if is_apart else None,
-        products,
+        loops(extents[:2], products_of),
     )
     block = plan.product.block
     own = [pairs] if is_apart or not plan.along_k else []

@@ -114,11 +114,15 @@ class HalfPair:
             for place, z in enumerate((x, y))
         ):
             return None
-        count = int(registers.shape[0]) // 2
-        narrow = ir.new_buffer(f"{registers.name}_bytes", (count,), "uint16", "local")
-        self.before.append(tirx.DeclBuffer(narrow, data=registers.data))
-        word = tirx.BufferLoad(narrow, [ir.simplify(self.loaded.first // 2)])
-        return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word)
+        count = int(registers.shape[0])
+        is_wide = count % 4 == 0 and ir.dtype_of(registers) in byte_pairs.SOURCES
+        kind, each = ("uint32", 4) if is_wide else ("uint16", 2)
+        words = ir.new_buffer(f"{registers.name}_bytes", (count // each,), kind, "local")
+        self.before.append(tirx.DeclBuffer(words, data=registers.data))
+        first = self.loaded.first
+        word = tirx.BufferLoad(words, [ir.simplify(first // each, self.analyzer)])
+        half = tirx.Cast("uint32", ir.simplify(first % each // 2, self.analyzer))
+        return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word, half)
 
     def _zero(self, x: Any, y: Any) -> Any:
         """Return a small integer that is subtracted from both, as a uint32; None if it is none."""
@@ -126,10 +130,10 @@ class HalfPair:
             return None
         if isinstance(x, tirx.FloatImm):
             value = float(x.value)
-            is_small = value.is_integer() and 0 <= value <= half_pairs.MOST_ZERO
+            is_small = value.is_integer() and 0 <= value <= byte_pairs.MOST_ZERO
             return tirx.const(int(value), "uint32") if is_small else None
         found = Field.of(x, self.analyzer) if isinstance(x, tirx.Cast) else None
-        return found.value if found and found.mask <= half_pairs.MOST_ZERO else None
+        return found.value if found and found.mask <= byte_pairs.MOST_ZERO else None
 
     def _integers(self, x: Any, y: Any, zero: Any) -> Any:
         """Return a word of two fields of words, minus a number; None if they are none."""
@@ -139,12 +143,15 @@ class HalfPair:
         if first.mask == (1 << NIBBLE_BITS) - 1 and self._is_run(first, second, NIBBLE_BITS, 8):
             byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
             return half_pairs.nibbles(self.dtype, first.word, byte, zero)
+        byte_mask, most = (1 << BYTE_BITS) - 1, _most(zero)
+        if first.mask == byte_mask and self._is_run(first, second, BYTE_BITS, 16):
+            half = tirx.Cast("uint32", self.analyzer.simplify(first.shift // 16))
+            return byte_pairs.widen("uint8", self.dtype, first.word, half, zero)
+        if most > half_pairs.MOST_ZERO:
+            return None
         if is_apart(first, second, self.analyzer):
             shift = tirx.Cast("uint32", first.shift)
             return half_pairs.nibbles_apart(self.dtype, first.word, shift, zero)
-        is_byte = first.mask == (1 << BYTE_BITS) - 1 and ir.is_const(zero, 0)
-        if is_byte and self._is_run(first, second, BYTE_BITS, 16):
-            return byte_pairs.widen("uint8", self.dtype, tirx.Cast("uint16", first.moved))
         if first.mask > half_pairs.MOST_SMALL[self.dtype]:
             return None
         return half_pairs.small(self.dtype, first.value, second.value, zero)
@@ -200,6 +207,12 @@ class Field:
     def value(self) -> Any:
         """The field, as a uint32."""
         return tirx.bitwise_and(self.moved, tirx.const(self.mask, "uint32"))
+
+
+def _most(zero: Any) -> int:
+    """Return the largest number that a zero point may be: a constant, or a field."""
+    known = ir.static_int(zero)
+    return int(zero.b) if known is None else known
 
 
 def is_apart(first: Field, second: Field, analyzer: sym.Analyzer) -> bool:

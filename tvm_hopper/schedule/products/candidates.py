@@ -33,6 +33,7 @@ from .promote import PROMOTED
 ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
 SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
+SPANS_OF_CONVERTED = (1, 2, 4)  # each step of a converted operand costs its threads some cycles
 MOST_PARTS = ARCH.largest_cluster_size  # of a sum
 MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
 FEWEST_DEEP = 3  # of a tile of two spans: two slots were slower than four of half the depth
@@ -117,7 +118,8 @@ def _candidates(
     counts = (consumers,) if consumers else CONSUMERS
     sums = PROMOTED if promotes else None
     configs = {x: MatmulConfig(consumers=x, registers=split, accumulate=sums) for x in counts}
-    fitting = {tile: most_stages(tile, dtype, ARCH, stored_bytes) for tile in _tiles(dtype)}
+    spans = SPANS_OF_CONVERTED if stored_bytes else SPANS
+    fitting = {tile: most_stages(tile, dtype, ARCH, stored_bytes) for tile in _tiles(dtype, spans)}
     shallow = min(tile[2] for tile in fitting)
     for (tile, most), count in product(fitting.items(), counts):
         slots = stages or min(most, MAX_STAGES)
@@ -200,10 +202,10 @@ def columns_in_panels(dtype: str) -> Ints:
     return found
 
 
-def _tiles(dtype: str) -> Iterator[Tile]:
+def _tiles(dtype: str, depths: tuple[int, ...]) -> Iterator[Tile]:
     """Yield what is tried, the wider tiles in front: of equals the first one is taken."""
     span = span_elements(128, dtype)
     for rows in ROWS:
         for columns in range(MOST_COLUMNS, 0, -8):
-            for spans in SPANS:
+            for spans in depths:
                 yield rows, columns, spans * span

@@ -76,17 +76,14 @@ def _run(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> int:
     return int(count) if is_along and decoder.in_one(row) == 1 and count.is_integer() else 0
 
 
-def for_converted(
-    sch: s_tir.Schedule, block: Any, problem: Matmul, config: MatmulConfig
-) -> tuple[Matmul, MatmulConfig]:
-    """Note which operand of a product is converted; let rows of tiles be its rows.
+def for_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> Matmul:
+    """Note which operand of a product is converted.
 
-    - raises ScheduleError: the operand cannot come through registers, or something else was
-      requested.
+    - raises ScheduleError: the operand cannot come through registers.
     """
     found = find_converted(sch, block, problem)
     if not found:
-        return problem, config
+        return problem
     where = f"block {problem.name}"
     if len(found) > 1:
         names = f"{problem.lhs.name} and {problem.rhs.name}, both converted on their way"
@@ -94,17 +91,23 @@ def for_converted(
         raise cannot_schedule(where, f"operands {names}", need, f"convert one of them {FIRST}")
     (operand,) = found
     _check_memory(sch, block, where, operand)
-    is_left = operand.buffer.same_as(problem.lhs.buffer)
-    form = UNTRANSPOSED if is_left else TRANSPOSED
-    lhs, rhs = (operand, problem.rhs) if is_left else (problem.lhs, operand)
-    problem = replace(problem, lhs=lhs, rhs=rhs)
-    if config.direct:  # lanes decode
-        return problem, config
+    if operand.buffer.same_as(problem.lhs.buffer):
+        return replace(problem, lhs=operand)
+    return replace(problem, rhs=operand)
+
+
+def by_rows_of_converted(problem: Matmul, config: MatmulConfig) -> MatmulConfig:
+    """Let rows of tiles be those of the operand that is converted.
+
+    - raises ScheduleError: something else was requested.
+    """
+    form = UNTRANSPOSED if problem.lhs.stored_bytes else TRANSPOSED
     if not config.is_orientation_open and config.form != form:
+        operand = problem.lhs if problem.lhs.stored_bytes else problem.rhs
         need = f"form={form!r}, or none: rows of a tile are those of {operand.name}"
         asked = f"form={config.form!r} where {operand.name} is converted on its way"
-        raise cannot_schedule(where, asked, need)
-    return problem, replace(config, form=form)
+        raise cannot_schedule(f"block {problem.name}", asked, need)
+    return replace(config, form=form)
 
 
 def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:

@@ -114,10 +114,12 @@ def _gelu(half: Any) -> Any:
 def _widened(source: str, dtype: str) -> Function:
     """Return the function of a word of two bytes that gives a word of two floats."""
 
-    def widen(word: Any) -> Any:
-        pair = np.stack([word & 0xFF, word >> 8 & 0xFF]).astype(np.uint8).view(numpy_dtype(source))
-        low, high = pair.astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
-        return low | high << np.uint32(16)
+    def widen(word: Any, half: Any, zero: Any) -> Any:
+        both = word >> (half * np.uint32(16))
+        pair = np.stack([both & 0xFF, both >> 8 & 0xFF]).astype(np.uint8).view(numpy_dtype(source))
+        if source.startswith("float"):
+            return _halves_of(pair.astype(numpy_dtype(dtype)))
+        return _joined(pair.astype(np.float64) - zero, dtype)
 
     return widen
 
@@ -130,7 +132,11 @@ def _halves(word: Any, dtype: str) -> Any:
 
 def _joined(pair: Any, dtype: str) -> Any:
     """Return two numbers as the halves of a word, each rounded once."""
-    low, high = np.asarray(pair).astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
+    return _halves_of(np.asarray(pair).astype(numpy_dtype(dtype)))
+
+
+def _halves_of(pair: Any) -> Any:
+    low, high = pair.view(np.uint16).astype(np.uint32)
     return low | high << np.uint32(16)
 
 

@@ -121,7 +121,7 @@ class HalfPair:
         self.before.append(tirx.DeclBuffer(words, data=registers.data))
         first = self.loaded.first
         word = tirx.BufferLoad(words, [ir.simplify(first // each, self.analyzer)])
-        half = tirx.Cast("uint32", ir.simplify(first % each // 2, self.analyzer))
+        half = tirx.Cast("uint32", ir.simplify(first % 4 // 2, self.analyzer)) if is_wide else 0
         return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word, half)
 
     def _zero(self, x: Any, y: Any) -> Any:
@@ -140,15 +140,15 @@ class HalfPair:
         first, second = Field.of(x, self.analyzer), Field.of(y, self.analyzer)
         if first is None or second is None or first.mask != second.mask:
             return None
-        if first.mask == (1 << NIBBLE_BITS) - 1 and self._is_run(first, second, NIBBLE_BITS, 8):
-            byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
-            return half_pairs.nibbles(self.dtype, first.word, byte, zero)
-        byte_mask, most = (1 << BYTE_BITS) - 1, _most(zero)
+        byte_mask, nibble_mask = ((1 << x) - 1 for x in (BYTE_BITS, NIBBLE_BITS))
         if first.mask == byte_mask and self._is_run(first, second, BYTE_BITS, 16):
             half = tirx.Cast("uint32", self.analyzer.simplify(first.shift // 16))
             return byte_pairs.widen("uint8", self.dtype, first.word, half, zero)
-        if most > half_pairs.MOST_ZERO:
+        if _most(zero) > half_pairs.MOST_ZERO:
             return None
+        if first.mask == nibble_mask and self._is_run(first, second, NIBBLE_BITS, 8):
+            byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
+            return half_pairs.nibbles(self.dtype, first.word, byte, zero)
         if is_apart(first, second, self.analyzer):
             shift = tirx.Cast("uint32", first.shift)
             return half_pairs.nibbles_apart(self.dtype, first.word, shift, zero)

@@ -101,8 +101,8 @@ def _apart(value: Any, k: ir.Var, width: int) -> int:
     """Return how far neighbours are apart that are computed at once; nibbles by half words."""
     (moved,), (u,), analyzer = _in_runs([value], k, width)
     for node in ir.find_all(moved, tirx.BitwiseAnd):
-        fields = [Field.of(ir.substitute(node, {u: x}), analyzer) for x in (0, HALF_WORD)]
-        if None not in fields and is_apart(*fields, analyzer):
+        low, high = (Field.of(ir.substitute(node, {u: x}), analyzer) for x in (0, HALF_WORD))
+        if low is not None and high is not None and is_apart(low, high, analyzer):
             return HALF_WORD
     return 1
 

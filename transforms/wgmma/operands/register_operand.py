@@ -65,7 +65,7 @@ def emit_operand(
     tiles = [x for x in operand.rows if ir.is_shared(x.load.source)]
     others = [x for x in operand.rows if x.in_step and x not in tiles]
     outside = [x for x in operand.rows if not x.in_step]
-    buffers = [x.registers for x in (*parts, *operand.rows)]
+    buffers = [*(x.registers for x in parts), *(x.registers for x in operand.rows)]
     return EmittedOperand(
         _emit_row_loads(operand, outside, lane),
         _emit_ahead(operand, others, lane) if others else None,

@@ -33,12 +33,39 @@ def scheduled(extents, config, form):
         pytest.param({"split_k": "stream", "persistent": 3}, {}, marks=SLOW),
         pytest.param({"cluster": (1, 2)}, {}, marks=SLOW),
         pytest.param({"tile": (192, 8, 128)}, {"bits": 8}, marks=SLOW),  # beyond both ends
+        pytest.param({"tile": (64, 64, 128)}, {}, marks=SLOW),  # in parts of a step
     ],
 )
 def test_verdicts_and_values_of_the_program(config, form):
     mod, module = scheduled((12, 128, 128), config, form)
     report = verify(module, against=mod, target=H200).require_clean()
     assert "values compared" in str(report)
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize(
+    ("name", "sides", "shape"),
+    [
+        ("q4f16_1", (12, 72, 640), (4, 32, 128)),  # rows and steps beyond both ends
+        ("bytes of two", (5, 64, 256), (3, 16, 128)),
+        ("q4bf16", (9, 64, 256), (1, 16, 256)),
+        ("q8bf16", (5, 71, 320), (2, 16, 64)),
+        ("fp8 of blocks", (17, 200, 320), (2, 32, 64)),
+        ("two bits", (1, 32, 512), (2, 16, 256)),
+    ],
+)
+def test_lanes_decode(name, sides, shape):
+    """Few rows: each lane decodes what it loads from memory."""
+    sch = s_tir.Schedule(grouped_weight(*sides, **FORMATS[name]))
+    with Target(H200):
+        hs.matmul(sch, "C", hs.MatmulConfig(form=hs.DirectShape(*shape)))
+    given, want, bound = draw(*sides, np.random.default_rng(0), **FORMATS[name])
+    given["S"].flat[0] = np.inf  # what is loaded in place of elements beyond the end
+    rows = FORMATS[name].get("rows_of_group", 1)
+    got = simulate(load(sch.mod), given, "on_wait", 0)
+    assert not got.findings
+    error = np.abs(got.outputs["D"].astype("float64") - want)
+    assert (error <= bound)[:, rows:].all()
 
 
 ODD = [

@@ -76,12 +76,16 @@ class Decoded:
         return first, first + self.apart
 
 
-def find_decoded(value: Any, k: ir.Var, condition: Any) -> Decoded | None:
+def find_decoded(value: Any, row: ir.Var, k: ir.Var, condition: Any) -> Decoded | None:
     """Plan what a lane loads of a decoder; None if 16 bytes of no tensor are neighbours of a row.
 
-    - `value`: of an element, at `k` of a step.
-    - `condition` (Expr or None): under which there is one; lanes of a row have it together.
+    - `value`: of an element, at `row` and at `k` of a step.
+    - `condition` (Expr or None): under which there is one; lanes of a row have it together, and
+      each of its terms is about rows or about the depth.
     """
+    terms = [] if condition is None else list(ir.conjuncts(condition))
+    if any(ir.depends_on(x, [row]) and ir.depends_on(x, [k]) for x in terms):
+        return None
     loads: list[ir.TensorLoad] = []
     for x in ir.find_all(value, ir.TensorLoad):
         has_table = bool(ir.find_all(list(x.indices), ir.TensorLoad))

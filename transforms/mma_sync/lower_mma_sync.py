@@ -126,8 +126,9 @@ def _at(condition: Any, values: dict[Any, Any]) -> Any:
 def _in_depth(plan: WarpProduct, chunk: Any, body: ir.Stmt) -> ir.Stmt:
     """Multiply what is inside of the sum: all lanes of a warp are, or none."""
     load = plan.first
-    terms = None if load.condition is None else ir.terms_about(load.condition, [load.k])
-    inside = _at(terms, {load.k: chunk * plan.instruction_depth})
+    terms = [] if load.condition is None else list(ir.conjuncts(load.condition))
+    terms = [x for x in terms if not ir.depends_on(x, [load.row])]  # rows beyond are not stored
+    inside = _at(ir.conjunction(terms), {load.k: chunk * plan.instruction_depth})
     is_always = inside is None or ir.is_const(inside, 1)
     return body if is_always else ir.IfThenElse(inside, body, None)
 

@@ -220,20 +220,18 @@ def _find_load(
     if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
         condition, value, other = value.args
         value = value if ir.is_zero(other) else None
-    if not plain:
-        raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
     # Its dimensions are those of the block's own index, in their order.
-    places = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [row.loop_var])]
-    others = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [product.k.loop_var])]
-    own = [store.indices[i] for i in (*places, *others)]
-    if len(own) != 2 or not all(isinstance(x, ir.Var) for x in own):
+    moved = [x.loop_var for x in (row, product.k)]
+    places = [i for v in moved for i, x in enumerate(operand.indices) if ir.depends_on(x, [v])]
+    own = [store.indices[i] for i in places] if plain else []
+    if plain and (len(own) != 2 or not all(isinstance(x, ir.Var) for x in own)):
         raise cannot_lower(where, f"index {list(store.indices)}", "a loop along each dimension")
-    if isinstance(value, ir.TensorLoad):
-        return FragmentLoad(nest, own[0], own[1], realize.block, value, condition)
-    decoded = find_decoded(value, own[1], condition) if may_decode and value is not None else None
-    if decoded is None:
+    load, decoded = value if isinstance(value, ir.TensorLoad) else None, None
+    if load is None and value is not None and may_decode:
+        decoded = find_decoded(value, *own, condition)
+    if load is None and decoded is None:
         raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
-    return FragmentLoad(nest, own[0], own[1], realize.block, None, condition, decoded)
+    return FragmentLoad(nest, own[0], own[1], realize.block, load, condition, decoded)
 
 
 def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:

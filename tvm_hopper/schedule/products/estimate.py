@@ -27,6 +27,7 @@ from tvm_hopper.facts.programming_model import (
     WARP_GROUP_THREADS,
 )
 from tvm_hopper.transforms.wgmma.fragment_layout import MIN_TRANSPOSED_COLUMNS
+from tvm_hopper.transforms.wgmma.lower_wgmma import FEWEST_IN_PARTS, PART_COLUMNS
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
 from .product_shape import ProductShape
@@ -35,9 +36,9 @@ from .rate_constants import Rates
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 INSTRUCTION_ROWS = 64
-# Of an element that a thread converts. Not fitted with the others: of 45 times of 4-bit weights and
-# 1 to 64 rows.
-CONVERT_CYCLES = 5.0
+# Of an element that a thread converts. Not fitted with the others: of 110 times of 4-bit weights,
+# 1 to 2048 rows; 10% off in the mean.
+CONVERT_CYCLES = 4.5
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
@@ -199,11 +200,17 @@ class _Estimate:
         instructions = self.rows_of_one / INSTRUCTION_ROWS * self.columns_of_one / self.width
         return np.asarray(instructions * (self.depth * self.size / 32) * instruction)
 
-    def _convert(self) -> Floats:
-        """Return the cycles in which a consumer converts its rows of a step."""
-        of_thread = self.rows_of_one * self.depth / WARP_GROUP_THREADS
-        is_converted = bool(self.product.converted_bytes)
-        return np.asarray(of_thread * CONVERT_CYCLES * is_converted)
+    def _converted(self, own: Floats) -> Floats:
+        """Return the cycles of a step whose consumers convert their rows before they multiply.
+
+        They do so at the same time, since they wait for the same slots. Of wide tiles a part of a
+        step is multiplied while the next one is converted (transforms/wgmma/lower_wgmma.py).
+        """
+        converts = self.rows_of_one * self.depth / WARP_GROUP_THREADS * CONVERT_CYCLES
+        in_parts = self.columns_of_one >= FEWEST_IN_PARTS
+        first = converts * np.where(in_parts, PART_COLUMNS / self.depth, 1)
+        meanwhile = np.maximum(own * self.tiles.consumers, converts - first)
+        return np.asarray(first + meanwhile + self.rates.slot_handover_cycles)
 
     def _fill(self) -> Floats:
         """Return the cycles in which TMA fills a slot; blocks of a cluster load for one another."""
@@ -260,13 +267,9 @@ class _Estimate:
             self.tiles.pending > 0, rates.handover_share_pending, 1
         )
         latency = rates.latency_cycles / np.maximum(self.tiles.stages - 1.0, 0.5)
-        converts = self._convert()
-        several = [
-            np.maximum(own, converts) * self.tiles.consumers,
-            own + converts + turn,
-            self._fill(),
-            latency,
-        ]
+        several = [own * self.tiles.consumers, own + turn, self._fill(), latency]
+        if self.product.converted_bytes:
+            several = [self._converted(own), self._fill(), latency]
         return _norm(rates.step_exponent, *several, self._through_l2(), self._outside())
 
     # -- around it ----------------------------------------------------------------------------

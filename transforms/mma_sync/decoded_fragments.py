@@ -28,9 +28,8 @@ from tvm_hopper import ir
 from tvm_hopper.analysis.divisors import divides
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.facts.programming_model import THREAD_ACCESS_BYTES
-
-from ..wgmma.operands.operand_pairs import Field, HalfPair, in_32_bits, is_apart
-from ..wgmma.shared_pair_loads import SharedPair
+from tvm_hopper.transforms.common.operand_pairs import Field, HalfPair, in_32_bits, is_apart
+from tvm_hopper.transforms.common.shared_pair_loads import SharedPair
 
 WIDTHS = (64, 32, 16, 8)  # neighbours of a row that a lane may hold, the most first
 LANES = 4  # that have neighbours of a row
@@ -136,7 +135,7 @@ def _packed(load: ir.TensorLoad, k: ir.Var, width: int) -> PackedLoad | None:
 
 
 @dataclass(frozen=True)
-class Run:
+class RowRun:
     """One run of neighbours of a row: its number among a lane's, and where it is.
 
     - `at`: returns what the program's variables are at a neighbour.
@@ -161,7 +160,7 @@ class DecodedRegisters:
         ]
         self.values = ir.new_buffer("decoded", (2 * WORDS,), dtype, "local", 16)
 
-    def load(self, run: Run, notes: Any) -> ir.Stmt:
+    def load(self, run: RowRun, notes: Any) -> ir.Stmt:
         """Load a run, the tensor's first where there is none: what it makes is not stored.
 
         `notes` are of the packed load.
@@ -183,7 +182,7 @@ class DecodedRegisters:
         pairs = enumerate(zip(self.decoded.loads, self.loaded, strict=True))
         return ir.seq([one(*x, {} if i else notes) for i, x in pairs])
 
-    def word(self, words: ir.Var, place: Any, run: Run, pair: Any, known: Any) -> ir.Stmt:
+    def word(self, words: ir.Var, place: Any, run: RowRun, pair: Any, known: Any) -> ir.Stmt:
         """Compute one word of an instruction, two neighbours of a run.
 
         - `words`: what `values` is as words; `place`: which of them.

@@ -31,6 +31,7 @@ Not here: what becomes of the vectors (legalize_vectors.py, add_cache_hints.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -40,8 +41,7 @@ from tvm_hopper.codegen_patches.ptx import fences, mma_sync
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.transforms.kernel_pass import kernel_pass
 
-from ..wgmma.fragment_loops import bounds
-from .decoded_fragments import DecodedRegisters, Run
+from .decoded_fragments import DecodedRegisters, RowRun
 from .fragment_vectors import load_vector, loops
 from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, plan_fragments
 
@@ -59,6 +59,7 @@ class Registers:
         self.first = (
             self.decoded.values if self.decoded else _like(plan.first.buffer, (first * VECTOR,))
         )
+        self.loaded = self.decoded.loaded if self.decoded else []
         self.second = _like(plan.second.buffer, (columns * depth * plan.width,))
         self.sums = _like(plan.accumulator, (plan.num_sums,))
 
@@ -88,8 +89,7 @@ def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     for old, new in moved.items():
         body = ir.reallocate(body, old, new)
     body = ir.move_regions(body, moved)
-    if held.decoded is not None:
-        body = ir.allocate_in(body, held.decoded.loaded)
+    body = ir.allocate_in(body, held.loaded) if held.loaded else body
     return _mark(body) if shared else body
 
 
@@ -106,7 +106,7 @@ def _mark(kernel: ir.For) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
 
 
-def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -> Run:
+def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -> RowRun:
     """Return where neighbours of a row lie that a lane decodes."""
     row = tile * ROWS + half * COLUMNS + held.row
     first = chunk * plan.instruction_depth + held.group * plan.width
@@ -116,7 +116,7 @@ def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -
     def at(neighbour: Any) -> dict[Any, Any]:
         return {load.row: row, load.k: first + neighbour}
 
-    return Run(number, at, _at(load.condition, at(0)))
+    return RowRun(number, at, _at(load.condition, at(0)))
 
 
 def _at(condition: Any, values: dict[Any, Any]) -> Any:
@@ -171,38 +171,70 @@ def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
     return loops((columns, depth, parts), load)
 
 
+@dataclass(frozen=True)
+class OperandWords:
+    """Registers of a product as words: both operands, and four for what an instruction takes."""
+
+    first: ir.Var
+    second: ir.Var
+    taken: ir.Var
+
+    @staticmethod
+    def of(held: Registers) -> OperandWords:
+        a, b = (
+            ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
+            for x in (held.first, held.second)
+        )
+        return OperandWords(a, b, ir.new_buffer("pairs", (4,), "uint32", "local"))
+
+
+def _left(
+    plan: WarpProduct, held: Registers, words: OperandWords, *place: Any
+) -> tuple[Any, list[Any]]:
+    """Return what makes the first operand of an instruction, and its words.
+
+    - `place`: tile of rows, chunk of the depth, and step.
+    """
+    tile, chunk, step = place
+    rows, depth, _ = plan.places
+    a = words.first
+    if held.decoded is not None:
+        extents = rows, depth, plan.instructions
+        known = ir.ranges(dict(zip(place, extents, strict=True)))
+        runs = [_run(plan, held, tile, half, chunk) for half in range(2)]
+        made = [
+            held.decoded.word(a, 2 * i + half, run, 2 * step + i, known)
+            for half, run in enumerate(runs)
+            for i in range(2)
+        ]
+        return made, [tirx.BufferLoad(a, [i]) for i in range(4)]
+    if plan.along_k:
+        vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
+        return [], [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
+    base = (tile * depth + chunk) * 16 + step
+    word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
+    left = [tirx.BufferLoad(words.taken, [i]) for i in range(4)]
+    made = [mma_sync.halves(left[i + x], word[i], word[i + 1], x) for i in (0, 2) for x in (0, 1)]
+    return made, left
+
+
+def _take_apart(words: OperandWords, vector: Any) -> list[Any]:
+    """Put neighbours of the second operand together that are four apart, in each eight."""
+    word = [tirx.BufferLoad(words.second, [4 * vector + i]) for i in range(4)]
+    taken = [tirx.BufferLoad(words.taken, [i]) for i in range(4)]
+    made = [mma_sync.halves(taken[i], word[i // 2], word[i // 2 + 2], i % 2) for i in range(4)]
+    return [
+        *made,
+        *(ir.BufferStore(words.second, x, [4 * vector + i]) for i, x in enumerate(taken)),
+    ]
+
+
 def _multiply(plan: WarpProduct, held: Registers) -> Any:
     rows, depth, columns = plan.places
-    extents = rows, depth, plan.instructions
-    a, b = (
-        ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
-        for x in (held.first, held.second)
-    )
-
-    pairs = ir.new_buffer("pairs", (4,), "uint32", "local")
+    words = OperandWords.of(held)
 
     def one(tile: Any, chunk: Any, step: Any) -> Any:
-        exchanged: list[Any] = []
-        if held.decoded is not None:
-            known = bounds(dict(zip((tile, chunk, step), extents, strict=True)))
-            exchanged = [
-                held.decoded.word(a, 2 * i + half, place, 2 * step + i, known)
-                for half, place in enumerate(_run(plan, held, tile, x, chunk) for x in range(2))
-                for i in range(2)
-            ]
-            left = [tirx.BufferLoad(a, [i]) for i in range(4)]
-        elif plan.along_k:
-            vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
-            left = [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
-        else:
-            base = (tile * depth + chunk) * 16 + step
-            word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
-            left = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
-            exchanged = [
-                mma_sync.halves(left[i + x], word[i], word[i + 1], x)
-                for i in (0, 2)
-                for x in (0, 1)
-            ]
+        made, left = _left(plan, held, words, tile, chunk, step)
 
         def column(number: Any) -> Any:
             if plan.along_k:
@@ -211,34 +243,29 @@ def _multiply(plan: WarpProduct, held: Registers) -> Any:
             else:
                 k = (number * depth + chunk) * 2
                 sums = ((tile * 4 + step) * columns + number) * 4
-            right = [tirx.BufferLoad(b, [k + i]) for i in range(2)]
+            right = [tirx.BufferLoad(words.second, [k + i]) for i in range(2)]
             own = [tirx.BufferLoad(held.sums, [sums + i]) for i in range(4)]
             return mma_sync.mma(plan.dtype, own, left, right)
 
-        return [*exchanged, loops((columns,), column)]
+        return [*made, loops((columns,), column)]
 
-    def products_of(tile: Any, chunk: Any) -> ir.Stmt:
-        steps = loops(extents[2:], lambda step: one(tile, chunk, step))
+    def inside(tile: Any, chunk: Any) -> ir.Stmt:
+        steps = loops((plan.instructions,), lambda step: one(tile, chunk, step))
         return steps if held.decoded is None else _in_depth(plan, chunk, steps)
 
-    is_apart = held.decoded is not None and held.decoded.decoded.apart > 1
-
-    def exchange(vector: Any) -> Any:
-        word = [tirx.BufferLoad(b, [4 * vector + i]) for i in range(4)]
-        taken = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
-        made = [mma_sync.halves(taken[i], word[i // 2], word[i // 2 + 2], i % 2) for i in range(4)]
-        back = [ir.BufferStore(b, x, [4 * vector + i]) for i, x in enumerate(taken)]
-        return [*made, *back]
-
+    decoded = plan.first.decoded
+    is_apart = decoded is not None and decoded.apart > 1
     body = ir.seq(
-        tirx.DeclBuffer(a, data=held.first.data),
-        tirx.DeclBuffer(b, data=held.second.data),
-        loops((int(b.shape[0]) // 4,), exchange) if is_apart else None,
-        loops(extents[:2], products_of),
+        tirx.DeclBuffer(words.first, data=held.first.data),
+        tirx.DeclBuffer(words.second, data=held.second.data),
+        loops((int(words.second.shape[0]) // 4,), lambda x: _take_apart(words, x))
+        if is_apart
+        else None,
+        loops((rows, depth), inside),
     )
     block = plan.product.block
-    own = [pairs] if is_apart or not plan.along_k else []
-    more = [] if held.decoded is None else list(map(ir.full_region, held.decoded.loaded))
+    own = [words.taken] if is_apart or not plan.along_k else []
+    more = [ir.full_region(x) for x in held.loaded]
     fields = {"reads": [*block.reads, *more], "writes": block.writes, "alloc_buffers": own}
     return ir.opaque_block(block.name_hint, body, **fields)
 

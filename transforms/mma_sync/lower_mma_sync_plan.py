@@ -220,18 +220,25 @@ def _find_load(
     if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
         condition, value, other = value.args
         value = value if ir.is_zero(other) else None
-    # Its dimensions are those of the block's own index, in their order.
-    moved = [x.loop_var for x in (row, product.k)]
-    places = [i for v in moved for i, x in enumerate(operand.indices) if ir.depends_on(x, [v])]
-    own = [store.indices[i] for i in places] if plain else []
-    if plain and (len(own) != 2 or not all(isinstance(x, ir.Var) for x in own)):
+    own = _own_loops(store, operand, [row.loop_var, product.k.loop_var]) if plain else []
+    if plain and not own:
         raise cannot_lower(where, f"index {list(store.indices)}", "a loop along each dimension")
     load, decoded = value if isinstance(value, ir.TensorLoad) else None, None
     if load is None and value is not None and may_decode:
-        decoded = find_decoded(value, *own, condition)
+        decoded = find_decoded(value, own[0], own[1], condition)
     if load is None and decoded is None:
         raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
     return FragmentLoad(nest, own[0], own[1], realize.block, load, condition, decoded)
+
+
+def _own_loops(store: Any, operand: ir.TensorLoad, moved: list[ir.Var]) -> list[Any]:
+    """Return a nest's loops along rows and along the sum; none where it has others.
+
+    Its dimensions are those of the block's own index, in their order.
+    """
+    places = [i for v in moved for i, x in enumerate(operand.indices) if ir.depends_on(x, [v])]
+    own = [store.indices[i] for i in places]
+    return own if len(own) == 2 and all(isinstance(x, ir.Var) for x in own) else []
 
 
 def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:

@@ -6,6 +6,7 @@ F[j, k] = (float16(W[j, k // 8] >> k % 8 * 4 & 15) - 7) * S[j, k // 32]
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,15 +67,17 @@ def find_decoder(node: Any) -> Decoder | None:
             continue
         size = DTYPES[ir.dtype_of(load)].num_bytes / shared
         found[key], every = Decoder(load, size), every + size
-    packed = [x for x in found.values() if _is_narrow(ir.dtype_of(x.load))]
-    most = max((x.num_bytes for x in packed), default=0)
-    widest = [x for x in packed if x.num_bytes == most]
-    is_narrow = len(widest) == 1 and most < DTYPES[dtype].num_bytes
-    return replace(widest[0], value_bytes=every - most) if is_narrow else None
+    widest = _widest(found.values())
+    is_narrow = widest is not None and widest.num_bytes < DTYPES[dtype].num_bytes
+    return replace(widest, value_bytes=every - widest.num_bytes) if widest and is_narrow else None
 
 
-def _is_narrow(dtype: str) -> bool:
-    return dtype in FP8_DTYPES or "int" in dtype
+def _widest(loads: Iterable[Decoder]) -> Decoder | None:
+    """Return the load of the most bytes of integers or float8, None where there are several."""
+    narrow = [x for x in loads if (kind := ir.dtype_of(x.load)) in FP8_DTYPES or "int" in kind]
+    most = max((x.num_bytes for x in narrow), default=0)
+    widest = [x for x in narrow if x.num_bytes == most]
+    return widest[0] if len(widest) == 1 else None
 
 
 def _elements_of(load: Any, axes: list[Any]) -> int | None:

@@ -1,4 +1,4 @@
-"""Compute both elements of a word at once. Part of LowerWgmma.
+"""Compute both elements of a word at once: for operands in registers.
 
     f[0] = (float16(w[8 j] >> 8 t & 15) - 7) * s;  f[1] = (float16(w[8 j] >> 8 t + 4 & 15) - 7) * s
   ->
@@ -23,7 +23,7 @@ from tvm_hopper.codegen_patches import byte_pairs, half_pairs
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.facts.programming_model import WORD_BYTES
 
-from ..shared_pair_loads import SharedPair
+from .shared_pair_loads import SharedPair
 
 OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 _INTEGER = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)

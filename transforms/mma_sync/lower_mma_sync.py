@@ -181,6 +181,7 @@ class OperandWords:
 
     @staticmethod
     def of(held: Registers) -> OperandWords:
+        """Name the registers."""
         a, b = (
             ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
             for x in (held.first, held.second)

@@ -33,7 +33,6 @@ def scheduled(extents, config, form):
         pytest.param({"split_k": "stream", "persistent": 3}, {}, marks=SLOW),
         pytest.param({"cluster": (1, 2)}, {}, marks=SLOW),
         pytest.param({"tile": (192, 8, 128)}, {"bits": 8}, marks=SLOW),  # beyond both ends
-        pytest.param({"tile": (64, 64, 128)}, {}, marks=SLOW),  # in parts of a step
     ],
 )
 def test_verdicts_and_values_of_the_program(config, form):

@@ -138,10 +138,10 @@ def drop_stages(kernel: ir.For, dropped: Sequence[ir.Stmt]) -> ir.For:
 
 
 def repeat_stages(kernel: ir.For, repeated: Sequence[ir.Stmt]) -> ir.For:
-    """Count statements once more in the annotations of pipelined loops, as often as listed."""
+    """Count statements twice in the annotations of pipelined loops: another one goes before."""
     changed: dict[Any, ir.Stmt] = {}
     for loop in ir.find_all(kernel, ir.For, lambda x: STAGE in x.annotations):
-        times = [1 + sum(x.same_as(y) for y in repeated) for x in parts_of(loop)]
+        times = [1 + any(x.same_as(y) for y in repeated) for x in parts_of(loop)]
         if sum(times) == len(times):
             continue
         notes = dict(loop.annotations)

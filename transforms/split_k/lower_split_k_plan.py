@@ -162,7 +162,7 @@ def accumulator_of(loop: ir.For, where: str) -> ir.Var:
     found: list[ir.Var] = []
     for block in ir.find_blocks(loop, ASYNC_OP):
         if ASYNC_OPS[str(block.annotations[ASYNC_OP])].writes == "registers":
-            found = ir.once([*found, *(x.source for x in block.writes)])
+            found += [x.source for x in block.writes]
     if len(found) != 1 or ir.dtype_of(found[0]) not in SUM_DTYPES or len(found[0].shape) != 1:
         raise cannot_lower(
             where,

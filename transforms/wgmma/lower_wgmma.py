@@ -30,7 +30,7 @@ for. Not here: that (insert_syncs.py); who loads the operands (specialize_warps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
@@ -70,10 +70,6 @@ from .split_columns import plan_columns, split_columns
 from .stores.fragment_shared_stores import StagedFragment
 from .stores.fragment_transposed_stores import stored_by
 from .warp_group_threads import bind_warp_groups
-
-# An operand that threads compute is multiplied in parts of a step: the next part is computed
-# meanwhile. Not where an instruction has few columns, as it takes less time than its own issue.
-PART_COLUMNS, FEWEST_IN_PARTS = 32, 64
 
 
 @dataclass(frozen=True)
@@ -151,15 +147,13 @@ def needless_fills(threads: Threads) -> list[ir.Stmt]:
 class _Operands:
     """What computed operands need around the statements that compute them.
 
-    `ahead_of` has what stands before a loop, by its variable; `more` are statements that became
-    several, once for each further one, `buffers` the registers, `later` by product its further
-    parts and what computes them.
+    `ahead_of` has what stands before a loop, by its variable; `twice` are statements that became
+    two, `buffers` the registers.
     """
 
     ahead_of: dict[Any, list[ir.Stmt]] = field(default_factory=dict)
-    more: list[ir.Stmt] = field(default_factory=list)
+    twice: list[ir.Stmt] = field(default_factory=list)
     buffers: list[ir.Var] = field(default_factory=list)
-    later: dict[Any, list[tuple[RegisterOperand, ir.Stmt]]] = field(default_factory=dict)
 
 
 def _replace_operands(
@@ -167,32 +161,15 @@ def _replace_operands(
 ) -> _Operands:
     """Replace the statements that compute operands at each step."""
     found = _Operands()
-    for plan in plans:
-        operand, product = plan.left, plan.product.realize
+    for operand in (x.left for x in plans):
         if isinstance(operand, RegisterOperand):
-            parts = operand.parts(PART_COLUMNS if plan.n >= FEWEST_IN_PARTS else operand.k)
-            emitted = emit_operand(operand, parts, thread)
-            planned[operand.nest] = ir.seq(emitted.ahead, emitted.computed[0])
-            found.more += [] if emitted.ahead is None else [operand.nest]
-            found.later[product] = list(zip(parts, emitted.computed, strict=True))
-            found.more += [product] * 2 * (len(parts) - 1)
+            emitted = emit_operand(operand, thread)
+            planned[operand.nest] = ir.seq(emitted.ahead, emitted.computed)
+            found.twice += [] if emitted.ahead is None else [operand.nest]
             if operand.before is not None:
                 found.ahead_of.setdefault(operand.before.loop_var, []).append(emitted.outside)
             found.buffers += emitted.buffers
     return found
-
-
-def _in_parts(
-    plan: MmaPlan, parts: list[tuple[RegisterOperand, ir.Stmt]], acc: ir.Var, overwrites: bool
-) -> ir.Stmt:
-    """Multiply by each part of an operand while the next one is computed."""
-    found: list[ir.Stmt] = []
-    for i, (part, computed) in enumerate(parts):
-        right = replace(plan.right, k=plan.right.k + part.begin)
-        one = replace(plan, left=part, right=right, k=part.k)
-        found += [computed] if i else []
-        found.append(emit_instructions(one, find_source(part, "a"), acc, overwrites and not i))
-    return ir.seq(found)
 
 
 def _held(computed: Any, words: Any) -> ir.Stmt:
@@ -210,17 +187,13 @@ def rewrite_mma(kernel: ir.For, plans: tuple[MmaPlan, ...], threads: Threads) ->
     planned.update((fill, ir.seq()) for fill in needless)
     operands = _replace_operands(planned, plans, thread)
     for plan, tile, overwrites in zip(plans, threads.tiles, threads.overwrites, strict=False):
-        if parts := operands.later.get(plan.product.realize):
-            made = _in_parts(plan, parts, tile.registers, overwrites)
-            planned[plan.product.realize] = made
-            continue
         left = find_source(plan.left, "a", threads.tiles)
         planned[plan.product.realize] = emit_instructions(plan, left, tile.registers, overwrites)
         for nest in (x.nest for x in threads.fragments):
             if nest.target.same_as(plan.left.buffer):
                 planned[nest.nest] = _held(planned[nest.nest], left.defined)
     ahead = put_ahead(planned, threads.fragments, thread)
-    kernel = repeat_stages(drop_stages(kernel, needless), operands.more)
+    kernel = repeat_stages(drop_stages(kernel, needless), operands.twice)
 
     def rewrite(node: Any, mutator: Any) -> Any:
         new = planned.get(node)

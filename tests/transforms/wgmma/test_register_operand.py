@@ -2,19 +2,13 @@
 
 import numpy as np
 import pytest
-from tvm import s_tir
 
 from tests.transforms.refusals.products import IN_REGISTERS, PRODUCT
 from tests.transforms.scripts import nest, notes_of, parse, run
-from tvm_hopper import ir, schedule as hs
 from tvm_hopper.facts import wgmma
-from tvm_hopper.pipeline.run import lower
-from tvm_hopper.requests import keys
 from tvm_hopper.sim.layouts.fragments import a_fragment_index
-from tvm_hopper.testing.converted import converted_weight
 from tvm_hopper.transforms import LowerWgmma
 from tvm_hopper.transforms.common.explain_notes import RemarkNote
-from tvm_hopper.transforms.common.stage_annotations import parts_of
 
 # Word 2 c + h of a thread: row 16 warp + 8 h + lane // 4, two neighbours from 8 c + 2 (lane % 4).
 ROWS = "S_rows[h] = S[tx % 128 // 32 * 16 + h * 8 + tx % 32 // 4]"
@@ -58,23 +52,6 @@ def test_each_thread_converts_what_its_registers_hold():
     product = nest(text, '"update"')
     assert "T.reads(f[0:8], acc[0:4])" in product
     assert "T.ptx.wgmma(acc[0], acc[1], acc[2], acc[3], f_words[0], f_words[1]" in product
-
-
-@pytest.mark.parametrize(("columns", "parts"), [(64, 4), (56, 1)])
-def test_wide_tiles_are_multiplied_in_parts(columns, parts):
-    """The next part of a step is computed while one is multiplied, in registers of its own."""
-    sch = s_tir.Schedule(converted_weight(columns, 64, 256))
-    hs.matmul(sch, "C", hs.MatmulConfig(tile=(64, columns, 128), consumers=1, stages=2))
-    func = lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerWgmma")["main"]
-    blocks = ir.find_all(func.body, ir.SBlock)
-    order = [
-        "multiply" if keys.ASYNC_OP in x.annotations else "compute"
-        for x in blocks
-        if x.name_hint == "scaled" or x.annotations.get(keys.ASYNC_OP) == "wgmma"
-    ]
-    assert order == ["compute", "multiply"] * parts
-    (loop,) = (x for x in ir.find_all(func.body, ir.For) if keys.STAGE in x.annotations)
-    assert len(loop.annotations[keys.STAGE]) == len(parts_of(loop))
 
 
 def test_explain_says_so():

@@ -47,28 +47,26 @@ class EmittedOperand:
     """Statements that compute an operand, and the registers that they need.
 
     `outside` stands before the loop, `ahead` in front of `computed` in each step: what it loads
-    from global memory is on its way while the step waits for its tiles. `computed` are its parts.
+    from global memory is on its way while the step waits for its tiles.
     """
 
     outside: ir.Stmt
     ahead: ir.Stmt | None
-    computed: list[ir.Stmt]
+    computed: ir.Stmt
     buffers: list[ir.Var]
 
 
-def emit_operand(
-    operand: RegisterOperand, parts: Sequence[RegisterOperand], thread: ir.Var
-) -> EmittedOperand:
-    """Return what computes the registers of an operand's parts at each step, and loads before."""
+def emit_operand(operand: RegisterOperand, thread: ir.Var) -> EmittedOperand:
+    """Return what computes the registers at each step, and what loads before it."""
     lane = thread % WARP_GROUP_THREADS
     tiles = [x for x in operand.rows if ir.is_shared(x.load.source)]
     others = [x for x in operand.rows if x.in_step and x not in tiles]
     outside = [x for x in operand.rows if not x.in_step]
-    buffers = [*(x.registers for x in parts), *(x.registers for x in operand.rows)]
+    buffers = [operand.registers, *(x.registers for x in (*others, *outside))]
     return EmittedOperand(
         _emit_row_loads(operand, outside, lane),
         _emit_ahead(operand, others, lane) if others else None,
-        [_emit_computed(x, () if i else tiles, lane) for i, x in enumerate(parts)],
+        _emit_computed(operand, tiles, lane),
         buffers,
     )
 
@@ -84,8 +82,8 @@ def _emit_ahead(operand: RegisterOperand, loads: list[RowLoad], lane: Any) -> ir
     )
 
 
-def _emit_computed(operand: RegisterOperand, tiles: Sequence[RowLoad], lane: Any) -> ir.Stmt:
-    """Compute the registers, from shared tiles and from what was loaded before: `tiles` are now."""
+def _emit_computed(operand: RegisterOperand, tiles: list[RowLoad], lane: Any) -> ir.Stmt:
+    """Compute the registers, from shared tiles and from what was loaded before."""
     block, held = operand.realize.block, [x for x in operand.rows if x not in tiles]
     gone = _regions(block.reads, [x.load.source for x in held])
     words, _ = words_of(operand.registers, operand.k)
@@ -103,7 +101,8 @@ def _emit_computed(operand: RegisterOperand, tiles: Sequence[RowLoad], lane: Any
             *(x for x in block.reads if not any(x.same_as(y) for y in gone)),
             *(ir.full_region(x.registers) for x in held),
         ],
-        writes=[ir.full_region(x) for x in (operand.registers, *(y.registers for y in tiles))],
+        writes=[ir.full_region(operand.registers)],
+        alloc_buffers=[x.registers for x in tiles],
     )
 
 
@@ -116,7 +115,7 @@ def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:
     """Compute the registers of each instruction, a word of two elements after the other."""
     dtype, store = ir.dtype_of(operand.buffer), operand.realize.block.body
     per_word, depth = WORD_BYTES // dtype_bytes(dtype), wgmma.instruction_k(dtype)
-    m, k, begin = int(operand.row.extent), operand.k, operand.begin // depth
+    m, k = int(operand.row.extent), int(operand.depth.extent)
 
     def at(row: Any, column: Any) -> dict[Any, Any]:
         units = {loop.loop_var: 0 for loop in operand.units}
@@ -124,12 +123,12 @@ def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:
 
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
         place = subtile * wgmma.ROWS_OF_THREAD + i % wgmma.ROWS_OF_THREAD
-        value = _with_rows(store.value, operand.rows, place, step + begin)
+        value = _with_rows(store.value, operand.rows, place, step)
         known = ir.ranges(
             {subtile: m // wgmma.INSTRUCTION_M, step: k // depth, i: wgmma.OPERAND_WORDS}
         )
         row = ir.simplify(wgmma.operand_row(i, lane), known) + subtile * wgmma.INSTRUCTION_M
-        column = ir.simplify(wgmma.operand_col(i, lane, per_word), known) + (step + begin) * depth
+        column = ir.simplify(wgmma.operand_col(i, lane, per_word), known) + step * depth
         values = [
             in_32_bits(ir.substitute(value, at(row, column + e)), known) for e in range(per_word)
         ]

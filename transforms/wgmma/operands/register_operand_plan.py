@@ -62,7 +62,6 @@ class RegisterOperand:
     - `rows`: loads of what neighbours of a row have in common.
     - `registers`: a thread's part of it, of the same type: two elements of 16 bits are one 32-bit
       register.
-    - `part`: first column and number of columns that are in these registers; None: all of a step.
     """
 
     buffer: ir.Var
@@ -74,32 +73,11 @@ class RegisterOperand:
     before: ir.For | None
     registers: ir.Var
     rows: tuple[RowLoad, ...] = ()
-    part: tuple[int, int] | None = None
-
-    @property
-    def begin(self) -> int:
-        """First column of the step that is in the registers."""
-        return self.part[0] if self.part else 0
 
     @property
     def k(self) -> int:
-        """Columns of a step that are in the registers."""
-        return self.part[1] if self.part else int(self.depth.extent)
-
-    def parts(self, columns: int) -> list[RegisterOperand]:
-        """Return the operand in parts of so many columns, in registers of their own."""
-        if columns >= self.k or self.k % columns:
-            return [self]
-        count = int(self.row.extent) * columns // WARP_GROUP_THREADS
-        dtype, name = ir.dtype_of(self.buffer), self.registers.name
-        return [
-            replace(
-                self,
-                registers=ir.new_buffer(f"{name}_{i}", (count,), dtype, "local"),
-                part=(i * columns, columns),
-            )
-            for i in range(self.k // columns)
-        ]
+        """Columns of a step."""
+        return int(self.depth.extent)
 
     @property
     def words(self) -> int:

@@ -27,7 +27,6 @@ from tvm_hopper.facts.programming_model import (
     WARP_GROUP_THREADS,
 )
 from tvm_hopper.transforms.wgmma.fragment_layout import MIN_TRANSPOSED_COLUMNS
-from tvm_hopper.transforms.wgmma.lower_wgmma import FEWEST_IN_PARTS, PART_COLUMNS
 
 from .candidates import MOST_PARTS, Candidates, columns_in_panels
 from .product_shape import ProductShape
@@ -39,6 +38,7 @@ INSTRUCTION_ROWS = 64
 # Of an element that a thread converts. Not fitted with the others: of 110 times of 4-bit weights,
 # 1 to 2048 rows; 10% off in the mean.
 CONVERT_CYCLES = 4.5
+WAVE_COST = 0.05  # share of the time that each further tile of a block costs then, of these times
 LINK_CYCLES = 800  # from one block to the next that adds to the same tile; of 72x72x30208
 SUM_BYTES = 4  # of an accumulator
 MANY_ROWS = 1024  # of an output
@@ -203,14 +203,11 @@ class _Estimate:
     def _converted(self, own: Floats) -> Floats:
         """Return the cycles of a step whose consumers convert their rows before they multiply.
 
-        They do so at the same time, since they wait for the same slots. Of wide tiles a part of a
-        step is multiplied while the next one is converted (transforms/wgmma/lower_wgmma.py).
+        They do so at the same time, since they wait for the same slots.
         """
         converts = self.rows_of_one * self.depth / WARP_GROUP_THREADS * CONVERT_CYCLES
-        in_parts = self.columns_of_one >= FEWEST_IN_PARTS
-        first = converts * np.where(in_parts, PART_COLUMNS / self.depth, 1)
-        meanwhile = np.maximum(own * self.tiles.consumers, converts - first)
-        return np.asarray(first + meanwhile + self.rates.slot_handover_cycles)
+        handover = self.rates.slot_handover_cycles
+        return np.asarray(converts + own * self.tiles.consumers + handover)
 
     def _fill(self) -> Floats:
         """Return the cycles in which TMA fills a slot; blocks of a cluster load for one another."""
@@ -367,6 +364,8 @@ class _Estimate:
         by_columns = (self.tiles.by_rows == 0) & (self.tiles.consumers > 1)
         cycles = cycles * (1 + rates.shared_columns_cost * by_columns)
         cycles = cycles * (1 + rates.run_store_cost * self.by_runs)
+        if self.product.converted_bytes:
+            cycles = cycles * (1 + WAVE_COST * (self.waves - 1))
         if self.form.any_rows:  # all stores are after conditions
             cycles = cycles - rates.any_rows_start_saved_cycles
             turns = rates.multi_tile_cost + rates.multi_tile_split_k_cost * self.shared

@@ -27,31 +27,36 @@ SHAPES_ALONG_K = ((8, 32, 128), (8, 32, 64), (4, 32, 64), (4, 16, 64))
 SHAPES_ALONG_ROWS = ((16, 64, 64), (8, 64, 64), (8, 64, 32), (4, 64, 32), (2, 64, 32))
 
 
-MOST_DECODED = 16  # rows up to which lanes decode weights by default
+MOST_DECODED = 8  # rows up to which lanes decode weights by default: 16 were as fast in tiles
 REGISTERS = 65536  # of an SM
 ADDRESS_REGISTERS = 12  # of a thread, next to operands and sums
 MOST_OPERANDS = 100  # registers of a thread: the compiler issues loads of more of them late
-MOST_WARPS = 16
-MIN_DIFFERENCE = 0.02  # of the time, for which a shape of more warps is taken
+MOST_LATE = 0.15  # of the registers of a thread, that it may have too few of
+MOST_WARPS, LEAST_DEPTH, MOST_STEP_BYTES = 16, 256, 288  # of a row; no others were timed
+TOLERANCE = 0.08  # of the estimate: of shapes within it the one with the deepest steps is taken
 
 
 @dataclass(frozen=True)
 class DecodedRates:
-    """Constants of decoded weights, fitted to 70 times of 4-bit weights; `*_bytes` a microsecond.
+    """Constants of decoded weights, fitted to 108 times, 15% off in the mean; bytes a microsecond.
 
     - `start_us`: launch, and the last sums' way.
     - `latency_us`: from the loads of a step to the first product.
+    - `element_us`: of an element that a warp decodes.
     - `memory_bytes`: of the device's memory; `sm_bytes`: that an SM loads at most.
     - `cache_bytes`: of A, which each warp loads from the caches again.
+    - `late`: by how much a step takes longer for each share of a thread's registers that lacks.
     - `ragged`: by how much a step takes longer whose loads may be beyond the end of the sum.
     """
 
-    start_us: float = 2.2
-    latency_us: float = 0.95
-    memory_bytes: float = 4.42e6
+    start_us: float = 3.0
+    latency_us: float = 0.44
+    element_us: float = 9e-5
+    memory_bytes: float = 4.92e6
     sm_bytes: float = 8e4
-    cache_bytes: float = 1.2e5
-    ragged: float = 1.05
+    cache_bytes: float = 1.1e5
+    late: float = 2.4
+    ragged: float = 1.2
 
 
 DECODED = DecodedRates()
@@ -66,8 +71,10 @@ def choose_decoded(product: ProductShape, run: int, chip: Chip) -> tuple[DirectS
     """
     found = []
     chunk = 4 * run
+    fewest = -(-min(LEAST_DEPTH, product.k) // chunk)
+    most = max(fewest, int(min(MOST_DEPTH, MOST_STEP_BYTES / product.converted_bytes)) // chunk)
     for columns, chunks, warps in itertools.product(
-        (32, 16), range(1, MOST_DEPTH // chunk + 1), range(1, MOST_WARPS + 1)
+        (32, 16), range(fewest, most + 1), range(1, MOST_WARPS + 1)
     ):
         if warps * chunks * chunk > -(-product.k // chunk) * chunk:
             continue
@@ -77,28 +84,31 @@ def choose_decoded(product: ProductShape, run: int, chip: Chip) -> tuple[DirectS
             found += [] if time is None else [(shape, time)]
     if not found:
         return None
-    least = min(time for _, time in found) * (1 + MIN_DIFFERENCE)
-    return min((x for x in found if x[1] <= least), key=lambda x: (x[0].warps, x[1]))
+    least = min(time for _, time in found) * (1 + TOLERANCE)
+    return min((x for x in found if x[1] <= least), key=lambda x: (-x[0].depth, x[1]))
 
 
 def _estimate_decoded(product: ProductShape, shape: DirectShape, chip: Chip) -> float | None:
     """Estimate the time of a shape; None where registers do not hold what is in flight."""
     rows, size, rates = padded_rows(product.m), product.converted_bytes, DECODED
-    held = min(shape.registers(rows, size), MOST_OPERANDS) + ADDRESS_REGISTERS
-    threads = shape.warps * THREADS_PER_WARP
-    if held > REGISTERS // threads:
+    wanted, threads = shape.registers(rows, size), shape.warps * THREADS_PER_WARP
+    late = max(0.0, (wanted + ADDRESS_REGISTERS) * threads / REGISTERS - 1)
+    is_ragged = product.k % (shape.warps * shape.depth) != 0  # then all loads are issued first
+    if late > (0 if is_ragged else MOST_LATE):
         return None
-    resident = min(REGISTERS // (held * threads), 2 * MAX_THREADS // threads)
+    held = min(wanted, MOST_OPERANDS) + ADDRESS_REGISTERS
+    resident = max(1, min(REGISTERS // (held * threads), 2 * MAX_THREADS // threads))
     blocks = -(-product.n // shape.columns)
     rounds = max(1.0, blocks / (chip.num_sms * resident))
     steps = -(-product.k // (shape.warps * shape.depth))
+    step = rates.latency_us + shape.columns * shape.depth * rates.element_us
     moved = product.n * product.k * size + product.m * product.k * 2
     moved += product.m * product.n * product.output_bytes
     rate = min(rates.memory_bytes * chip.memory_rate, rates.sm_bytes * min(blocks, chip.num_sms))
     cached = max(1.0, blocks / chip.num_sms) * product.k * product.m * 2 / rates.cache_bytes
-    is_ragged = product.k % (shape.warps * shape.depth) != 0
-    inside = moved / rate + steps * rounds * rates.latency_us + cached
-    return rates.start_us + inside * (rates.ragged if is_ragged else 1)
+    step *= rates.ragged if is_ragged else 1 + rates.late * late
+    in_steps = steps * rounds * step
+    return rates.start_us + moved / rate + in_steps + cached
 
 
 def estimate_direct(product: ProductShape, chip: Chip) -> float:

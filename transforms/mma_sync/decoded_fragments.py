@@ -139,12 +139,13 @@ class RowRun:
     """One run of neighbours of a row: its number among a lane's, and where it is.
 
     - `at`: returns what the program's variables are at a neighbour.
-    - `inside` (Expr or None): whether there is one.
+    - `inside` (Expr or None): whether there is one; `in_rows`: whether its row is one.
     """
 
     number: Any
     at: Callable[[Any], dict[Any, Any]]
     inside: Any
+    in_rows: Any
 
 
 class DecodedRegisters:
@@ -158,13 +159,15 @@ class DecodedRegisters:
             )
             for x in decoded.loads
         ]
+        self.masks = ir.new_buffer("masks", (number,), "uint32", "local")
         self.values = ir.new_buffer("decoded", (2 * WORDS,), dtype, "local", 16)
 
-    def load(self, run: RowRun, notes: Any) -> ir.Stmt:
-        """Load a run, the tensor's first where there is none: what it makes is not stored.
+    def needed(self, has_masks: bool) -> list[ir.Var]:
+        """Return what is to be allocated next to `values`."""
+        return [*self.loaded, *([self.masks] if has_masks else [])]
 
-        `notes` are of the packed load.
-        """
+    def load(self, run: RowRun, notes: Any) -> ir.Stmt:
+        """Load a run, the tensor's first where there is none; `notes` are of the packed load."""
 
         def one(x: PackedLoad, held: ir.Var, notes: Any) -> ir.Stmt:
             places = [ir.simplify(ir.substitute(y, run.at(0))) for y in x.load.indices]
@@ -180,7 +183,12 @@ class DecodedRegisters:
             return ir.For(v, 0, x.count, ir.ForKind.VECTORIZED, block)
 
         pairs = enumerate(zip(self.decoded.loads, self.loaded, strict=True))
-        return ir.seq([one(*x, {} if i else notes) for i, x in pairs])
+        loads = [one(*x, {} if i else notes) for i, x in pairs]
+        if run.in_rows is not None:  # of rows that are none each element is zero
+            bits = (tirx.const(x, "uint32") for x in (0xFFFFFFFF, 0))
+            mask = ir.BufferStore(self.masks, tirx.Select(run.in_rows, *bits), [run.number])
+            loads.append(ir.block_of_store(mask, [], {}))
+        return ir.seq(loads)
 
     def word(self, words: ir.Var, place: Any, run: RowRun, pair: Any, known: Any) -> ir.Stmt:
         """Compute one word of an instruction, two neighbours of a run.
@@ -196,9 +204,15 @@ class DecodedRegisters:
         made = HalfPair(self.dtype, known, SharedPair(self.loaded[0], ir.seq(), first))
         joined = made.word(*values)
         if joined is None:
+            if run.in_rows is not None:
+                zero = tirx.const(0, self.dtype)
+                values = [tirx.if_then_else(run.in_rows, x, zero) for x in values]
             places = [ir.simplify(2 * place + e) for e in range(2)]
             return ir.seq([ir.BufferStore(self.values, x, [y]) for x, y in zip(
                 values, places, strict=True)])  # fmt: skip
+        if run.in_rows is not None:
+            mask = tirx.BufferLoad(self.masks, [ir.simplify(run.number, known)])
+            joined = tirx.bitwise_and(joined, mask)
         body = ir.seq(made.before, ir.BufferStore(words, joined, [place]))
         return ir.opaque_block("pair", body, alloc_buffers=made.buffers)
 

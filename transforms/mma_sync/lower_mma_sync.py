@@ -43,7 +43,15 @@ from tvm_hopper.transforms.kernel_pass import kernel_pass
 
 from .decoded_fragments import DecodedRegisters, RowRun
 from .fragment_vectors import load_vector, loops
-from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, plan_fragments
+from .lower_mma_sync_plan import (
+    COLUMNS,
+    ROWS,
+    VECTOR,
+    FragmentLoad,
+    SumNest,
+    WarpProduct,
+    plan_fragments,
+)
 
 
 class Registers:
@@ -59,7 +67,8 @@ class Registers:
         self.first = (
             self.decoded.values if self.decoded else _like(plan.first.buffer, (first * VECTOR,))
         )
-        self.loaded = self.decoded.loaded if self.decoded else []
+        has_masks = _terms(plan.first, True) is not None
+        self.loaded = self.decoded.needed(has_masks) if self.decoded else []
         self.second = _like(plan.second.buffer, (columns * depth * plan.width,))
         self.sums = _like(plan.accumulator, (plan.num_sums,))
 
@@ -116,7 +125,15 @@ def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -
     def at(neighbour: Any) -> dict[Any, Any]:
         return {load.row: row, load.k: first + neighbour}
 
-    return RowRun(number, at, _at(load.condition, at(0)))
+    here = at(0)
+    return RowRun(number, at, _at(load.condition, here), _at(_terms(load, True), here))
+
+
+def _terms(load: FragmentLoad, of_rows: bool) -> Any:
+    """Return the terms of a load's condition about its rows, or the others; None: none."""
+    every = [] if load.condition is None else list(ir.conjuncts(load.condition))
+    terms = [x for x in every if ir.depends_on(x, [load.row]) == of_rows]
+    return ir.conjunction(terms) if terms else None
 
 
 def _at(condition: Any, values: dict[Any, Any]) -> Any:
@@ -126,9 +143,7 @@ def _at(condition: Any, values: dict[Any, Any]) -> Any:
 def _in_depth(plan: WarpProduct, chunk: Any, body: ir.Stmt) -> ir.Stmt:
     """Multiply what is inside of the sum: all lanes of a warp are, or none."""
     load = plan.first
-    terms = [] if load.condition is None else list(ir.conjuncts(load.condition))
-    terms = [x for x in terms if not ir.depends_on(x, [load.row])]  # rows beyond are not stored
-    inside = _at(ir.conjunction(terms), {load.k: chunk * plan.instruction_depth})
+    inside = _at(_terms(load, False), {load.k: chunk * plan.instruction_depth})
     is_always = inside is None or ir.is_const(inside, 1)
     return body if is_always else ir.IfThenElse(inside, body, None)
 

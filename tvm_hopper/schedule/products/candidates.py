@@ -33,7 +33,8 @@ from .promote import PROMOTED
 ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
 SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
-SPANS_OF_CONVERTED = (1, 2, 4)  # each step of a converted operand costs its threads some cycles
+# Each step of a converted operand costs its threads some cycles: steps of one span in memory.
+SPANS_OF_CONVERTED, MOST_STORED = (1, 2, 4), 160  # bytes of a row, with values of groups
 MOST_PARTS = ARCH.largest_cluster_size  # of a sum
 MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
 FEWEST_DEEP = 3  # of a tile of two spans: two slots were slower than four of half the depth
@@ -118,7 +119,9 @@ def _candidates(
     counts = (consumers,) if consumers else CONSUMERS
     sums = PROMOTED if promotes else None
     configs = {x: MatmulConfig(consumers=x, registers=split, accumulate=sums) for x in counts}
-    spans = SPANS_OF_CONVERTED if stored_bytes else SPANS
+    deep = SPANS_OF_CONVERTED if stored_bytes else SPANS
+    span = span_elements(128, dtype)
+    spans = tuple(x for x in deep if x < 4 or x * span * stored_bytes <= MOST_STORED)
     fitting = {tile: most_stages(tile, dtype, ARCH, stored_bytes) for tile in _tiles(dtype, spans)}
     shallow = min(tile[2] for tile in fitting)
     for (tile, most), count in product(fitting.items(), counts):

@@ -35,7 +35,7 @@ def test_the_kernel_loads_bytes_and_multiplies_from_registers():
 
 @pytest.mark.parametrize(
     ("rows", "tile", "parts"),
-    [(16, (128, 16, 256), [2]), (512, (128, 256, 64), [])],
+    [(16, (128, 16, 128), [2]), (512, (128, 256, 64), [])],
 )
 def test_tiles_are_chosen_by_what_is_moved_and_converted(rows, tile, parts):
     with Target(H200):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tvm import s_tir
+from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tests.quantized_values import AWQ, FORMATS, draw
+from tests.schedule.programs import module, product, tensor
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing.quantized import grouped_weight
@@ -65,6 +66,28 @@ def test_lanes_decode(name, sides, shape):
     assert not got.findings
     error = np.abs(got.outputs["D"].astype("float64") - want)
     assert (error <= bound)[:, rows:].all()
+
+
+@pytest.mark.parametrize("wide", ["float16", "int16"])  # as words, and one by one
+def test_rows_that_a_decoder_leaves_out_are_zero(wide):
+    rng = np.random.default_rng(0)
+    given = {"X": rng.integers(-2, 3, (4, 256)).astype("float16"),
+             "W": rng.integers(-8, 8, (50, 256)).astype("int8")}  # fmt: skip
+    x, w = tensor(4, 256, dtype="float16", name="X"), tensor(50, 256, dtype="int8", name="W")
+
+    def decoded(j, k):
+        value = w[j, k].astype(wide).astype("float16")
+        return tirx.if_then_else(j < 50, value, tirx.const(0, "float16"))
+
+    mod = module(x, w, product(x, te.compute((64, 256), decoded, name="F")))
+    sch = s_tir.Schedule(mod)
+    with Target(H200):
+        hs.matmul(sch, "C", hs.MatmulConfig(form=hs.DirectShape(2, 16, 64)))
+    got = simulate(load(sch.mod), given, "on_wait", 0)
+    assert not got.findings
+    want = given["X"].astype(float) @ given["W"].astype(float).T
+    (out,) = got.outputs.values() if len(got.outputs) == 1 else [got.outputs["C"]]
+    assert np.array_equal(out, np.pad(want, ((0, 0), (0, 14))))
 
 
 ODD = [

@@ -35,7 +35,7 @@ def test_the_kernel_loads_bytes_and_multiplies_from_registers():
 
 @pytest.mark.parametrize(
     ("rows", "tile", "parts"),
-    [(16, (128, 16, 128), [2]), (512, (128, 256, 64), [])],
+    [(16, (256, 16, 128), [4]), (512, (128, 256, 64), [])],
 )
 def test_tiles_are_chosen_by_what_is_moved_and_converted(rows, tile, parts):
     with Target(H200):
@@ -56,7 +56,7 @@ def test_lanes_decode_for_few_rows():
             sch = s_tir.Schedule(grouped_weight(rows, 4096, 4096))
             hs.matmul(sch, "C")
         assert ir.find_blocks(sch.mod["main"].body, keys.MMA_SYNC)
-    sch = s_tir.Schedule(grouped_weight("m", 1024, 1024))
+    sch = s_tir.Schedule(grouped_weight("m", 2048, 2048))
     with Target(H200):
         hs.matmul(sch, "C")
     (block,) = ir.find_blocks(sch.mod["main"].body, keys.MMA_SYNC)

@@ -27,6 +27,11 @@ from .decoded_fragments import Decoded, find_decoded
 
 ROWS, COLUMNS = 16, 8  # of an instruction
 VECTOR = 8  # elements of 16 bits in 16 bytes
+NEED_DECODED = (
+    "an element, or what 16 bytes of neighbours of a row make, whose other values are of groups of "
+    "whole such runs"
+)
+BY_TILES = "multiply it in tiles, or compute it into a tensor first"
 NEED = "if_then_else(in bounds, element, 0), or an element, of a tensor in global memory"
 
 
@@ -227,7 +232,8 @@ def _find_load(
     if load is None and value is not None and may_decode:
         decoded = find_decoded(value, own[0], own[1], condition)
     if load is None and decoded is None:
-        raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
+        found = "a value that is no element of a tensor, or a condition"
+        raise cannot_lower(where, found, NEED_DECODED if may_decode else NEED, BY_TILES)
     return FragmentLoad(nest, own[0], own[1], realize.block, load, condition, decoded)
 
 

@@ -55,7 +55,7 @@ few columns
     ),
     refused(
         "no runs of 16 bytes",
-        "operand B_local: found a value that is no element of a tensor",
+        "operand B_local: found a value that .* need an element, or what 16 bytes of neighbours",
         (
             "B_local[i, k] = B[bx * 16 + i, k0 * 32 + k]",
             "B_local[i, k] = B[bx * 16 + i, k0 * 32 + k] * B[bx * 16 + i, 63 - k0 * 32 - k]",

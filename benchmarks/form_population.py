@@ -3,6 +3,7 @@
     fp8, fp8 rows, int8, tf32    layers of language models, anything up to 8192, deep sums
     bmm                          scores and values of attention, small products by thousands
     grouped                      experts: m rows in b groups, equal ones, ragged ones or few rows
+    w4a16, w8a16, fp8w           layers of language models with weights of 4 and 8 bits
 
 Operands are A[b, m, k] and B[b, n, k], or B[b, k, n] where the layout says NN; A[m, k] of groups.
 Rows are multiples of 16 bytes wherever TMA needs it.
@@ -24,7 +25,23 @@ DTYPES = {
     "tf32": "float32",
     "bmm": "bfloat16",
     "grouped": "bfloat16",
+    "w4a16": "uint32",
+    "w8a16": "int8",
+    "fp8w": "float8_e4m3fn",
 }
+WEIGHTS = {  # scales: of groups along k, of rows (int8), or as the name says
+    "w4a16": ("g32", "g128"),
+    "w8a16": ("g32", "int8"),
+    "fp8w": ("tensor", "rows"),
+}
+ROWS = (1, 1, 2, 4, 8, 16, 64, 256, 512, 2048)
+LAYERS = (  # n and k of models of 1 to 72 billion parameters
+    *((3072, 2048), (16384, 2048), (2048, 8192), (2048, 1536), (17920, 1536), (1536, 8960)),
+    *((9216, 3072), (3072, 3072), (16384, 3072), (3072, 8192), (4608, 3584), (37888, 3584)),
+    *((3584, 18944), (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4096, 11008)),
+    *((7168, 5120), (5120, 5120), (27648, 5120), (5120, 13824), (15360, 5120), (10240, 8192)),
+    *((8192, 8192), (57344, 8192), (8192, 28672)),
+)
 GROUPS = ("equal", "ragged", "few")  # how many rows groups have
 FORMS = tuple(DTYPES)
 HEADS = (8, 12, 16, 32, 64)
@@ -37,6 +54,7 @@ MOST_BYTES, MOST_WORK = 2 << 30, 2e12  # of one problem: operands and output; mu
 FIXED = {  # problems that marks are stated for
     "bmm": ((1024, 64, 64, 64, "NT"), (384, 197, 197, 64, "NT")),
     "fp8": ((1, 4096, 4096, 4096, "NT"),),
+    "w4a16": ((1, 1, 8192, 8192, "g32"),),
 }
 
 
@@ -53,8 +71,9 @@ class FormProblem:
 
     @property
     def dtype(self) -> str:
-        """Type of the operands."""
-        return DTYPES[self.form]
+        """Type of the operands; of words of a weight, or of its elements."""
+        in_words = self.form in WEIGHTS and self.layout.startswith("g")
+        return "uint32" if in_words else DTYPES[self.form]
 
     @property
     def name(self) -> str:
@@ -73,6 +92,7 @@ def _unlike(form: str, source: random.Random, fixed: list[FormProblem]) -> Itera
     yield from fixed
     seen = set(fixed)
     draw = {"bmm": _draw_batch, "grouped": _draw_groups}.get(form, _draw_product)
+    draw = _draw_weight if form in WEIGHTS else draw
     while True:
         found = draw(form, source)
         size = 4 if form == "tf32" else 2
@@ -91,6 +111,11 @@ def _draw_groups(form: str, source: random.Random) -> FormProblem:
     each = source.randint(1, 32) if way == "few" else source.choice((64, 128, 256, 512, 1024))
     n, k = (_even_in_logarithm(source, 256, 8192, 64) for _ in range(2))
     return FormProblem(form, groups, groups * each, n, k, way)
+
+
+def _draw_weight(form: str, source: random.Random) -> FormProblem:
+    layer, rows = source.choice(LAYERS), source.choice(ROWS)
+    return FormProblem(form, 1, rows, *layer, source.choice(WEIGHTS[form]))
 
 
 def _draw_product(form: str, source: random.Random) -> FormProblem:

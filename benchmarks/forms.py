@@ -1,5 +1,7 @@
 """Products of float8, int8, tf32 and batches against PyTorch: `python -m benchmarks.forms`.
 
+Weights of 4 and 8 bits are set next to our own product of 16-bit weights, and not clipped.
+
     python -m benchmarks.forms --forms fp8 bmm --seed 3 --count 60
 
 All kernels are built first, in parallel. Then each is checked against float64 and timed in turn
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import math
 import multiprocessing
 import statistics
@@ -23,9 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import form_groups, machine, timing
+from . import form_groups, form_weights, machine, timing
 from .cold import COLD_BYTES, LONG_BYTES, MOST_SETS, SHORT_CALLS
-from .form_population import FORMS, FormProblem, problems
+from .form_population import FORMS, WEIGHTS, FormProblem, problems
 from .matmul_case import register
 from .population_table import percentile
 
@@ -48,6 +51,8 @@ def module(problem: FormProblem) -> Any:
 
     if problem.form == "grouped":
         return form_groups.module(problem)
+    if problem.form in WEIGHTS:
+        return form_weights.module(problem)
     batch = "b" if problem.form == "bmm" else ""
     right = "nk" if problem.layout == "NT" else "kn"
     formula = f"{batch}mk,{batch}{right}->{batch}mn"
@@ -68,14 +73,14 @@ def module(problem: FormProblem) -> Any:
     return contraction(formula, extents, (problem.dtype,) * 2, "float32", scaled, axes)
 
 
-def schedule(problem: FormProblem) -> Any:
-    """Return the product's default schedule."""
+def schedule(problem: FormProblem, plain: bool = False) -> Any:
+    """Return the product's default schedule; `plain`: of its weights in 16 bits."""
     from tvm import s_tir
     from tvm.target import Target
 
     from tvm_hopper import schedule as hs
 
-    sch = s_tir.Schedule(module(problem))
+    sch = s_tir.Schedule(form_weights.module(problem, True) if plain else module(problem))
     with Target(TARGET):
         config = hs.MatmulConfig(operands="tf32") if problem.form == "tf32" else None
         hs.matmul(sch, "C", config)
@@ -88,6 +93,9 @@ def build_library(problem: FormProblem, path: str) -> None:
 
     register()
     tvm.compile(schedule(problem).mod, target=TARGET).export_library(path)
+    if problem.form in WEIGHTS:
+        plain = tvm.compile(schedule(problem, plain=True).mod, target=TARGET)
+        plain.export_library(path + form_weights.PLAIN)
 
 
 class Tensors:
@@ -212,6 +220,9 @@ def row_of(problem: FormProblem, path: str, repeats: int) -> dict[str, Any]:
     if problem.form == "grouped":
         flops //= problem.b
         made_of = form_groups.GroupTensors, form_groups.check, form_groups.opponents
+    if problem.form in WEIGHTS:
+        others = functools.partial(form_weights.opponents, path)
+        made_of = form_weights.WeightTensors, form_weights.check, others
     return timed_row(problem, path, repeats, flops, made_of)
 
 
@@ -283,13 +294,13 @@ def rows(
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each form: how its ratios are distributed."""
-    table = []
-    for form in FORMS:
-        own = [x for x in found if _form_of(x["problem"]) == form]
-        if own:
-            table.append({"form": form, **distribution(own)})
-    return table
+    """Return a row for each form, of weights by rows: how its ratios are distributed."""
+    table: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(found, key=lambda x: FORMS.index(_form_of(x["problem"]))):
+        form = _form_of(row["problem"])
+        rows = f", {form_weights.rows_of(row['problem'])}" if form in WEIGHTS else ""
+        table.setdefault(form + rows, []).append(row)
+    return [{"form": form, **distribution(own)} for form, own in table.items()]
 
 
 def distribution(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -298,7 +309,8 @@ def distribution(found: list[dict[str, Any]]) -> dict[str, Any]:
     row: dict[str, Any] = {"problems": len(found), "refused or failed": len(found) - len(ratios)}
     row["wrong"] = sum(x.get("error of its bound", 0) > 1 for x in found)
     if ratios:
-        logarithms = [math.log(min(x, CLIP)) for x in ratios]
+        is_clipped = not any(x["problem"].startswith(tuple(WEIGHTS)) for x in found)
+        logarithms = [math.log(min(x, CLIP) if is_clipped else x) for x in ratios]
         row["geometric mean"] = round(math.exp(statistics.fmean(logarithms)), 3)
         row["5th percentile"] = round(percentile(ratios, 5), 3)
         row["least"] = ratios[0]

@@ -38,6 +38,26 @@ _NIBBLES = {
     asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
     return y;""",
 }
+# Of two nibbles 16 bits apart; `shift` is that of the lower one.
+_APART = {
+    "float16": """\
+    unsigned int x = word >> (shift & 8u), y, magic = 0x64006400u, one = 0x2c002c00u, c;
+    if (shift & 4u) {
+      c = 0xd400d400u + zero * 0x100010u;
+      asm("lop3.b32 %0, %1, 0x00f000f0, %2, 0xea;" : "=r"(y) : "r"(x), "r"(magic));
+      asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(y), "r"(one), "r"(c));
+    } else {
+      c = 0xe400e400u + zero * 0x10001u;
+      asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(y) : "r"(x), "r"(magic));
+      asm("add.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
+    }
+    return y;""",
+    "bfloat16": """\
+    unsigned int y, magic = 0x43004300u, c = 0xc300c300u + zero * 0x10001u;
+    asm("lop3.b32 %0, %1, 0x000f000f, %2, 0xea;" : "=r"(y) : "r"(word >> shift), "r"(magic));
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
+    return y;""",
+}
 _SMALL = """\
     unsigned int y = low | (high << 16) | {magic}u, c = {minus}u + zero * 0x10001u;
     asm("add.rn.{ptx} %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
@@ -68,6 +88,14 @@ def nibbles(dtype: str, word: Any, byte: Any, zero: Any) -> Any:
     signature = "(unsigned int word, unsigned int byte, unsigned int zero)"
     make_known(name, signature, _NIBBLES[dtype], returns=_WORD)
     return ir.call_op(f"tirx.{name}", "uint32", word, byte, zero)
+
+
+def nibbles_apart(dtype: str, word: Any, shift: Any, zero: Any) -> Any:
+    """Build the nibbles of a word at `shift`, one of 0, 4, 8, 12, and 16 behind, minus `zero`."""
+    name = f"{PREFIX}nibbles_apart_{dtype}"
+    signature = "(unsigned int word, unsigned int shift, unsigned int zero)"
+    make_known(name, signature, _APART[dtype], returns=_WORD)
+    return ir.call_op(f"tirx.{name}", "uint32", word, shift, zero)
 
 
 def small(dtype: str, low: Any, high: Any, zero: Any) -> Any:

@@ -57,6 +57,13 @@ def test_ratios_are_clipped_before_the_mean():
     assert (second["form"], second["refused or failed"]) == ("fp8 rows", 1)
 
 
+def test_weights_are_told_apart_by_rows():
+    found = [{"problem": f"w4a16 {m}x64x64 g32", "ratio": 2.0} for m in (1, 16, 64, 512)]
+    table = {x["form"]: x for x in forms.summary(found)}
+    assert [x["problems"] for x in table.values()] == [2, 1, 1]
+    assert table["w4a16, 16 rows or fewer"]["geometric mean"] == 2.0, "not clipped"
+
+
 def test_groups_have_all_rows():
     for problem in problems("grouped", 3, 30):
         places = form_groups.offsets(problem)

@@ -31,15 +31,16 @@ def permute(low, high, selector):
     return np.bitwise_or.reduce(np.broadcast_arrays(*chosen))
 
 
+@pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(("source", "dtype"), PAIRS)
-def test_the_instructions_convert_every_word(source, dtype):
+def test_the_instructions_convert_every_word(source, dtype, half):
     text = byte_pairs._TEXTS[source, dtype]
-    flipped = WORDS ^ np.uint32(0x8080 if "0x8080u" in byte_pairs._FLIP[source] else 0)
-    constants = re.findall(r"prmt.b32 %0, %1, (?:(0x\w+)|%2), (0x\w+)", text)
+    flipped = WORDS << np.uint32(16 * half)
+    flipped ^= np.uint32(0x80808080 if "0x80808080u" in byte_pairs._FLIP[source] else 0)
+    constants = re.findall(r'%1, (0x\w+), %2;".*"r"\((0x\w+)u \+ half \* (\w+)u\)', text)
     wide = [
-        permute(flipped, np.uint32(int(word, 16)), int(chosen, 16))
-        for word, chosen in constants
-        if word
+        permute(flipped, np.uint32(int(word, 16)), int(chosen, 16) + half * int(step, 0))
+        for word, chosen, step in constants
     ]
     if dtype == "float16":
         (offset,) = re.findall(r"c = (0x\w{8})u", text)
@@ -47,15 +48,21 @@ def test_the_instructions_convert_every_word(source, dtype):
         got = halves(word).view(np.float16) - np.uint16(int(offset, 16) & 0xFFFF).view(np.float16)
         assert np.array_equal(got.view(np.uint16), expected(source, dtype))
         return
-    (offset,) = set(re.findall(r"- (\d+)\.0f", text))
+    (offset,) = set(re.findall(r"- \((\d+)\.0f", text))
     low, high = ((x.view(np.float32) - np.float32(offset)).view(np.uint32) for x in wide)
-    selector = int(constants[-1][1], 16)
+    (selector,) = (int(x, 16) for x in re.findall(r"%1, %2, (0x\w+);", text))
     got, want = halves(permute(low, high, selector)), expected(source, dtype)
     assert np.array_equal(got, want)
 
 
+@pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize(("source", "dtype"), [*PAIRS, *FLOAT_PAIRS])
-def test_the_simulator_converts_every_word(source, dtype):
-    got = math(f"tvm_hopper_widen_bytes_{source}_{dtype}", np.dtype("uint32"), WORDS)
+def test_the_simulator_converts_every_word(source, dtype, half):
+    words = WORDS << np.uint32(16 * half), np.uint32(half)
+    name = f"tvm_hopper_widen_bytes_{source}_{dtype}"
+    got = math(name, np.dtype("uint32"), *words, np.uint32(0))
     got, want = (x.view(DTYPES[dtype].numpy) for x in (halves(got), expected(source, dtype)))
     assert np.array_equal(got, want, equal_nan=True)
+    if source in byte_pairs.SOURCES and dtype == "float16":
+        less = math(name, np.dtype("uint32"), *words, np.uint32(byte_pairs.MOST_ZERO))
+        assert np.array_equal(halves(less).view("float16"), want - np.float16(byte_pairs.MOST_ZERO))

@@ -53,6 +53,34 @@ def test_nibbles_of_every_byte(dtype, byte, zero):
     assert np.array_equal(run(text, dtype, word=words, byte=byte, zero=zero), want)
 
 
+@pytest.mark.parametrize("zero", [0, half_pairs.MOST_ZERO])
+@pytest.mark.parametrize("shift", [0, 4, 8, 12])
+@pytest.mark.parametrize("dtype", HALF_DTYPES)
+def test_nibbles_of_both_halves(dtype, shift, zero):
+    low, high = BYTES & 15, BYTES >> 4
+    others = np.uint32(0xA5A5A5A5 & ~(0xF000F << shift))
+    words = low << np.uint32(shift) | high << np.uint32(shift + 16) | others
+    want = np.stack([low, high], axis=1).astype(np.float64) - zero
+    given = words, np.uint32(shift), np.uint32(zero)
+    got = math(f"tvm_hopper_nibbles_apart_{dtype}", UINT32, *given)
+    assert np.array_equal(numbers(got, dtype), want)
+    text = half_pairs._APART[dtype]
+    if dtype == "float16":
+        words = words >> np.uint32(shift & 8)
+        text = text[: text.index("if (")] + text.split("else")[shift & 4 == 0]
+    else:
+        words = words >> np.uint32(shift)
+    constants = dict(re.findall(r"(magic|one|c) = (0x[0-9a-f]+)u(?: \+ zero \* 0x\w+u)?", text))
+    (mask,) = re.findall(r"%1, (0x\w+), %2, 0xea", text)
+    step = re.findall(r"zero \* (0x[0-9a-f]+)", text)
+    y = words & np.uint32(int(mask, 16)) | np.uint32(int(constants["magic"], 16))
+    c = np.array([int(constants["c"], 16) + zero * int(step[0], 16)], np.uint32)
+    one = (
+        numbers(np.array([int(constants["one"], 16)], np.uint32), dtype) if "fma.rn" in text else 1
+    )
+    assert np.array_equal(numbers(y, dtype) * one + numbers(c, dtype), want)
+
+
 @pytest.mark.parametrize("dtype", HALF_DTYPES)
 def test_small_integers(dtype):
     low = np.arange(half_pairs.MOST_SMALL[dtype] + 1, dtype=np.uint32)

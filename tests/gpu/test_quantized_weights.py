@@ -58,6 +58,13 @@ def test_configurations(config):
         check(m, 1024, 1024, config)
 
 
+@pytest.mark.parametrize("name", ["q4f16_1", "q8bf16", "fp8 of blocks"])
+def test_few_rows(name):
+    for m, n, k in ((1, 4096, 4096), (3, 72, 1152), (8, 1000, 5120), (16, 256, 8960)):
+        check(m, n, k, {"form": "direct"}, **FORMATS[name])
+        check(m, n, k, **FORMATS[name])
+
+
 @pytest.mark.parametrize("name", ["q4f16_1", "awq", "fp8 of blocks"])
 def test_any_number_of_rows(name):
     check("m", 4096, 1024, rows=(1, 7, 16, 17, 64, 100, 256, 513, 2048), **FORMATS[name])

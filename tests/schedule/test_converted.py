@@ -35,7 +35,7 @@ def test_the_kernel_loads_bytes_and_multiplies_from_registers():
 
 @pytest.mark.parametrize(
     ("rows", "tile", "parts"),
-    [(16, (128, 16, 128), [2]), (512, (128, 256, 64), [])],
+    [(16, (256, 16, 128), [4]), (512, (128, 256, 64), [])],
 )
 def test_tiles_are_chosen_by_what_is_moved_and_converted(rows, tile, parts):
     with Target(H200):
@@ -47,6 +47,42 @@ def test_tiles_are_chosen_by_what_is_moved_and_converted(rows, tile, parts):
     assert (2 * rows_of_one, *sides) == tile
     shared = ir.find_all(body, ir.For, lambda x: keys.ACROSS_CLUSTER in x.annotations)
     assert [int(x.extent) for x in shared] == parts
+
+
+def test_lanes_decode_for_few_rows():
+    """By default up to eight rows, also of a size class; whole runs of a sum in flight."""
+    for rows in (1, 8):
+        with Target(H200):
+            sch = s_tir.Schedule(grouped_weight(rows, 4096, 4096))
+            hs.matmul(sch, "C")
+        assert ir.find_blocks(sch.mod["main"].body, keys.MMA_SYNC)
+    sch = s_tir.Schedule(grouped_weight("m", 2048, 2048))
+    with Target(H200):
+        hs.matmul(sch, "C")
+    (block,) = ir.find_blocks(sch.mod["main"].body, keys.MMA_SYNC)
+    assert block.name_hint.startswith("C_8"), "one kernel for up to eight rows"
+
+
+@pytest.mark.parametrize(
+    ("form", "config", "match"),
+    [
+        (
+            {"is_kn": True, "along": "n"},
+            {"form": "direct"},
+            "dequantize, of which 16 stored bytes make no neighbours along k; need one of 8, 16,",
+        ),
+        ({"k": 160}, {"form": "direct"}, "K = 160; need a multiple of 128 for dequantize, 32 in"),
+        (
+            {"m": 64, "bits": 2, "group": 16},
+            {"form": "direct"},
+            "found 64 rows; need rows and a depth of which registers",
+        ),
+        ({}, {"form": hs.DirectShape(4, 16, 64)}, "need multiples of 16 and 128 for the rows"),
+    ],
+)
+def test_what_lanes_do_not_decode(form, config, match):
+    sides = {"m": 8, "n": 64, "k": 256} | form
+    refuse(grouped_weight(**sides), match, hs.MatmulConfig(**config))
 
 
 @pytest.mark.parametrize("other", ["output", "reader"])

@@ -68,7 +68,6 @@ def test_explain_says_how():
         ({"m": 65}, "direct", "found 65 rows; need at most 64, or a size class"),
         ({"n": "n"}, "direct", "found N = n, symbolic; need static N and K"),
         ({"n": 72, "layout": "NN"}, (4, 32, 64), "multiples of 64 and 16 for the rows"),
-        ({}, (8, 16, 64), "8 warps for 8 x 16 sums; need a number that divides 4"),
         ({"m": 64}, (1, 128, 256), "registers for operands and sums; need at most"),
         ({"m": 48}, (16, 32, 32), "of shared memory for sums; need at most 49152"),
     ],

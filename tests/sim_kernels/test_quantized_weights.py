@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tvm import s_tir
+from tvm import s_tir, te, tirx
 from tvm.target import Target
 
 from tests.quantized_values import AWQ, FORMATS, draw
+from tests.schedule.programs import module, product, tensor
 from tvm_hopper import schedule as hs
 from tvm_hopper.simulation import load, simulate, verify
 from tvm_hopper.testing.quantized import grouped_weight
@@ -39,6 +40,54 @@ def test_verdicts_and_values_of_the_program(config, form):
     mod, module = scheduled((12, 128, 128), config, form)
     report = verify(module, against=mod, target=H200).require_clean()
     assert "values compared" in str(report)
+
+
+@pytest.mark.sampled(every=2)
+@pytest.mark.parametrize(
+    ("name", "sides", "shape"),
+    [
+        ("q4f16_1", (12, 72, 640), (4, 32, 128)),  # rows and steps beyond both ends
+        ("bytes of two", (5, 64, 256), (3, 16, 128)),
+        ("q4bf16", (9, 64, 256), (1, 16, 256)),
+        ("q8bf16", (5, 71, 320), (2, 16, 64)),
+        ("fp8 of blocks", (17, 200, 320), (2, 32, 64)),
+        ("two bits", (1, 32, 512), (2, 16, 256)),
+    ],
+)
+def test_lanes_decode(name, sides, shape):
+    """Few rows: each lane decodes what it loads from memory."""
+    sch = s_tir.Schedule(grouped_weight(*sides, **FORMATS[name]))
+    with Target(H200):
+        hs.matmul(sch, "C", hs.MatmulConfig(form=hs.DirectShape(*shape)))
+    given, want, bound = draw(*sides, np.random.default_rng(0), **FORMATS[name])
+    given["S"].flat[0] = np.inf  # what is loaded in place of elements beyond the end
+    rows = FORMATS[name].get("rows_of_group", 1)
+    got = simulate(load(sch.mod), given, "on_wait", 0)
+    assert not got.findings
+    error = np.abs(got.outputs["D"].astype("float64") - want)
+    assert (error <= bound)[:, rows:].all()
+
+
+@pytest.mark.parametrize("wide", ["float16", "int16"])  # as words, and one by one
+def test_rows_that_a_decoder_leaves_out_are_zero(wide):
+    rng = np.random.default_rng(0)
+    given = {"X": rng.integers(-2, 3, (4, 256)).astype("float16"),
+             "W": rng.integers(-8, 8, (50, 256)).astype("int8")}  # fmt: skip
+    x, w = tensor(4, 256, dtype="float16", name="X"), tensor(50, 256, dtype="int8", name="W")
+
+    def decoded(j, k):
+        value = w[j, k].astype(wide).astype("float16")
+        return tirx.if_then_else(j < 50, value, tirx.const(0, "float16"))
+
+    mod = module(x, w, product(x, te.compute((64, 256), decoded, name="F")))
+    sch = s_tir.Schedule(mod)
+    with Target(H200):
+        hs.matmul(sch, "C", hs.MatmulConfig(form=hs.DirectShape(2, 16, 64)))
+    got = simulate(load(sch.mod), given, "on_wait", 0)
+    assert not got.findings
+    want = given["X"].astype(float) @ given["W"].astype(float).T
+    (out,) = got.outputs.values() if len(got.outputs) == 1 else [got.outputs["C"]]
+    assert np.array_equal(out, np.pad(want, ((0, 0), (0, 14))))
 
 
 ODD = [

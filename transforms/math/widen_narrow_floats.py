@@ -80,7 +80,7 @@ def _is_of_float8(cast: tirx.Cast) -> bool:
 
 def _is_float8(value: Any) -> bool:
     has_type = hasattr(getattr(value, "ty", None), "dtype")  # a string has none
-    return has_type and ir.dtype_of(value).startswith("float8")
+    return has_type and not tirx.is_buffer_var(value) and ir.dtype_of(value).startswith("float8")
 
 
 def rewrite_wide_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -31,6 +31,7 @@ Not here: what becomes of the vectors (legalize_vectors.py, add_cache_hints.py).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -40,8 +41,17 @@ from tvm_hopper.codegen_patches.ptx import fences, mma_sync
 from tvm_hopper.requests.keys import ASYNC_COPY
 from tvm_hopper.transforms.kernel_pass import kernel_pass
 
+from .decoded_fragments import DecodedRegisters, RowRun
 from .fragment_vectors import load_vector, loops
-from .lower_mma_sync_plan import COLUMNS, ROWS, VECTOR, SumNest, WarpProduct, plan_fragments
+from .lower_mma_sync_plan import (
+    COLUMNS,
+    ROWS,
+    VECTOR,
+    FragmentLoad,
+    SumNest,
+    WarpProduct,
+    plan_fragments,
+)
 
 
 class Registers:
@@ -52,7 +62,13 @@ class Registers:
         self.row, self.group = plan.lane // 4, plan.lane % 4
         rows, depth, columns = plan.places
         first = rows * depth * (2 if plan.along_k else 4)  # vectors
-        self.first = _like(plan.first.buffer, (first * VECTOR,))
+        decoded = plan.first.decoded
+        self.decoded = DecodedRegisters(decoded, plan.dtype, first) if decoded else None
+        self.first = (
+            self.decoded.values if self.decoded else _like(plan.first.buffer, (first * VECTOR,))
+        )
+        has_masks = _terms(plan.first, True) is not None
+        self.loaded = self.decoded.needed(has_masks) if self.decoded else []
         self.second = _like(plan.second.buffer, (columns * depth * plan.width,))
         self.sums = _like(plan.accumulator, (plan.num_sums,))
 
@@ -82,6 +98,7 @@ def rewrite_fragments(kernel: ir.For, plan: WarpProduct) -> Any:
     for old, new in moved.items():
         body = ir.reallocate(body, old, new)
     body = ir.move_regions(body, moved)
+    body = ir.allocate_in(body, held.loaded) if held.loaded else body
     return _mark(body) if shared else body
 
 
@@ -98,8 +115,44 @@ def _mark(kernel: ir.For) -> ir.For:
     return ir.replace_nodes(kernel, ir.SBlock, {outer: ours})
 
 
+def _run(plan: WarpProduct, held: Registers, tile: Any, half: Any, chunk: Any) -> RowRun:
+    """Return where neighbours of a row lie that a lane decodes."""
+    row = tile * ROWS + half * COLUMNS + held.row
+    first = chunk * plan.instruction_depth + held.group * plan.width
+    number = (tile * 2 + half) * plan.places[1] + chunk
+    load = plan.first
+
+    def at(neighbour: Any) -> dict[Any, Any]:
+        return {load.row: row, load.k: first + neighbour}
+
+    here = at(0)
+    return RowRun(number, at, _at(load.condition, here), _at(_terms(load, True), here))
+
+
+def _terms(load: FragmentLoad, of_rows: bool) -> Any:
+    """Return the terms of a load's condition about its rows, or the others; None: none."""
+    every = [] if load.condition is None else list(ir.conjuncts(load.condition))
+    terms = [x for x in every if ir.depends_on(x, [load.row]) == of_rows]
+    return ir.conjunction(terms) if terms else None
+
+
+def _at(condition: Any, values: dict[Any, Any]) -> Any:
+    return None if condition is None else ir.simplify(ir.substitute(condition, values))
+
+
+def _in_depth(plan: WarpProduct, chunk: Any, body: ir.Stmt) -> ir.Stmt:
+    """Multiply what is inside of the sum: all lanes of a warp are, or none."""
+    load = plan.first
+    inside = _at(_terms(load, False), {load.k: chunk * plan.instruction_depth})
+    is_always = inside is None or ir.is_const(inside, 1)
+    return body if is_always else ir.IfThenElse(inside, body, None)
+
+
 def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
     rows, depth, _ = plan.places
+    if held.decoded is not None:
+        load, notes = held.decoded.load, dict(plan.first.block.annotations)
+        return loops((rows, 2, depth), lambda *x: load(_run(plan, held, *x), notes))
     if plan.along_k:
 
         def along_k(tile: Any, half: Any, chunk: Any) -> Any:
@@ -122,64 +175,114 @@ def _load_first(plan: WarpProduct, held: Registers) -> ir.Stmt:
 def _load_second(plan: WarpProduct, held: Registers) -> ir.Stmt:
     _, depth, columns = plan.places
 
-    def load(tile: Any, chunk: Any) -> Any:
-        place = (
-            tile * COLUMNS + held.row,
-            chunk * plan.instruction_depth + held.group * plan.width,
-        )
-        number = tile * depth + chunk
-        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, plan.width)
+    width = min(plan.width, VECTOR)
+    parts = plan.width // width
 
-    return loops((columns, depth), load)
+    def load(tile: Any, chunk: Any, part: Any) -> Any:
+        k = chunk * plan.instruction_depth + held.group * plan.width + part * width
+        place, number = (tile * COLUMNS + held.row, k), (tile * depth + chunk) * parts + part
+        return load_vector(plan, plan.second, held.second, number, place, plan.second.k, width)
+
+    return loops((columns, depth, parts), load)
+
+
+@dataclass(frozen=True)
+class OperandWords:
+    """Registers of a product as words: both operands, and four for what an instruction takes."""
+
+    first: ir.Var
+    second: ir.Var
+    taken: ir.Var
+
+    @staticmethod
+    def of(held: Registers) -> OperandWords:
+        """Name the registers."""
+        a, b = (
+            ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
+            for x in (held.first, held.second)
+        )
+        return OperandWords(a, b, ir.new_buffer("pairs", (4,), "uint32", "local"))
+
+
+def _left(
+    plan: WarpProduct, held: Registers, words: OperandWords, *place: Any
+) -> tuple[Any, list[Any]]:
+    """Return what makes the first operand of an instruction, and its words.
+
+    - `place`: tile of rows, chunk of the depth, and step.
+    """
+    tile, chunk, step = place
+    rows, depth, _ = plan.places
+    a = words.first
+    if held.decoded is not None:
+        extents = rows, depth, plan.instructions
+        known = ir.ranges(dict(zip(place, extents, strict=True)))
+        runs = [_run(plan, held, tile, half, chunk) for half in range(2)]
+        made = [
+            held.decoded.word(a, 2 * i + half, run, 2 * step + i, known)
+            for half, run in enumerate(runs)
+            for i in range(2)
+        ]
+        return made, [tirx.BufferLoad(a, [i]) for i in range(4)]
+    if plan.along_k:
+        vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
+        return [], [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
+    base = (tile * depth + chunk) * 16 + step
+    word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
+    left = [tirx.BufferLoad(words.taken, [i]) for i in range(4)]
+    made = [mma_sync.halves(left[i + x], word[i], word[i + 1], x) for i in (0, 2) for x in (0, 1)]
+    return made, left
+
+
+def _take_apart(words: OperandWords, vector: Any) -> list[Any]:
+    """Put neighbours of the second operand together that are four apart, in each eight."""
+    word = [tirx.BufferLoad(words.second, [4 * vector + i]) for i in range(4)]
+    taken = [tirx.BufferLoad(words.taken, [i]) for i in range(4)]
+    made = [mma_sync.halves(taken[i], word[i // 2], word[i // 2 + 2], i % 2) for i in range(4)]
+    return [
+        *made,
+        *(ir.BufferStore(words.second, x, [4 * vector + i]) for i, x in enumerate(taken)),
+    ]
 
 
 def _multiply(plan: WarpProduct, held: Registers) -> Any:
     rows, depth, columns = plan.places
-    count = plan.instructions
-    a, b = (
-        ir.new_buffer(f"{x.name}_words", (int(x.shape[0]) // 2,), "uint32", "local")
-        for x in (held.first, held.second)
-    )
-
-    pairs = ir.new_buffer("pairs", (4,), "uint32", "local")
+    words = OperandWords.of(held)
 
     def one(tile: Any, chunk: Any, step: Any) -> Any:
-        exchanged = []
-        if plan.along_k:
-            vectors = [((tile * 2 + half) * depth + chunk) * 4 for half in range(2)]
-            left = [tirx.BufferLoad(a, [x + 2 * step + i]) for i in range(2) for x in vectors]
-        else:
-            base = (tile * depth + chunk) * 16 + step
-            word = [tirx.BufferLoad(a, [base + 4 * i]) for i in range(4)]
-            left = [tirx.BufferLoad(pairs, [i]) for i in range(4)]
-            exchanged = [
-                mma_sync.halves(left[i + x], word[i], word[i + 1], x)
-                for i in (0, 2)
-                for x in (0, 1)
-            ]
+        made, left = _left(plan, held, words, tile, chunk, step)
 
         def column(number: Any) -> Any:
             if plan.along_k:
-                k = (number * depth + chunk) * 4 + 2 * step
+                k = (number * depth + chunk) * (plan.width // 2) + 2 * step
                 sums = (tile * columns + number) * 4
             else:
                 k = (number * depth + chunk) * 2
                 sums = ((tile * 4 + step) * columns + number) * 4
-            right = [tirx.BufferLoad(b, [k + i]) for i in range(2)]
+            right = [tirx.BufferLoad(words.second, [k + i]) for i in range(2)]
             own = [tirx.BufferLoad(held.sums, [sums + i]) for i in range(4)]
             return mma_sync.mma(plan.dtype, own, left, right)
 
-        return [*exchanged, loops((columns,), column)]
+        return [*made, loops((columns,), column)]
 
-    products = loops((rows, depth, count), one)
+    def inside(tile: Any, chunk: Any) -> ir.Stmt:
+        steps = loops((plan.instructions,), lambda step: one(tile, chunk, step))
+        return steps if held.decoded is None else _in_depth(plan, chunk, steps)
+
+    decoded = plan.first.decoded
+    is_apart = decoded is not None and decoded.apart > 1
     body = ir.seq(
-        tirx.DeclBuffer(a, data=held.first.data),
-        tirx.DeclBuffer(b, data=held.second.data),
-        products,
+        tirx.DeclBuffer(words.first, data=held.first.data),
+        tirx.DeclBuffer(words.second, data=held.second.data),
+        loops((int(words.second.shape[0]) // 4,), lambda x: _take_apart(words, x))
+        if is_apart
+        else None,
+        loops((rows, depth), inside),
     )
     block = plan.product.block
-    own = [] if plan.along_k else [pairs]
-    fields = {"reads": block.reads, "writes": block.writes, "alloc_buffers": own}
+    own = [words.taken] if is_apart or not plan.along_k else []
+    more = [ir.full_region(x) for x in held.loaded]
+    fields = {"reads": [*block.reads, *more], "writes": block.writes, "alloc_buffers": own}
     return ir.opaque_block(block.name_hint, body, **fields)
 
 

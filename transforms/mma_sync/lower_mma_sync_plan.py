@@ -23,8 +23,15 @@ from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import MMA_SYNC
 from tvm_hopper.transforms.common.multiply_add import MultiplyAdd, match_multiply_add
 
+from .decoded_fragments import Decoded, find_decoded
+
 ROWS, COLUMNS = 16, 8  # of an instruction
 VECTOR = 8  # elements of 16 bits in 16 bytes
+NEED_DECODED = (
+    "an element, or what 16 bytes of neighbours of a row make, whose other values are of groups of "
+    "whole such runs"
+)
+BY_TILES = "multiply it in tiles, or compute it into a tensor first"
 NEED = "if_then_else(in bounds, element, 0), or an element, of a tensor in global memory"
 
 
@@ -35,8 +42,9 @@ class FragmentLoad:
     - `nest`: its outermost loop.
     - `row`, `k`: of its two loops, the one along the operand's rows and the one along the sum.
     - `block`: what is inside.
-    - `load`: the element.
+    - `load`: the element; None: it is computed from others.
     - `condition` (Expr or None): where there is one; else it is 0.
+    - `decoded`: what it is computed from.
     """
 
     nest: ir.For
@@ -45,6 +53,7 @@ class FragmentLoad:
     block: ir.SBlock
     load: ir.TensorLoad
     condition: Any
+    decoded: Decoded | None = None
 
     @property
     def buffer(self) -> ir.Var:
@@ -113,6 +122,8 @@ class WarpProduct:
     @property
     def width(self) -> int:
         """Neighbours in k that a lane holds of each row."""
+        if self.first.decoded is not None:
+            return self.first.decoded.width
         return VECTOR if self.along_k else VECTOR // 2
 
     @property
@@ -132,7 +143,7 @@ class WarpProduct:
     @property
     def instructions(self) -> int:
         """Instructions of a lane's vectors, along k or along rows."""
-        return 2 if self.along_k else 4
+        return self.width // 4 if self.along_k else 4
 
 
 def plan_fragments(kernel: ir.For) -> WarpProduct | None:
@@ -155,9 +166,9 @@ def plan_fragments(kernel: ir.For) -> WarpProduct | None:
         found_ = f"sums of {ir.dtype_of(accumulator)} in scope {str(accumulator.scope())!r}"
         raise cannot_lower(where, found_, "float32 in registers, cache_write(block, 0, 'local')")
     second = _find_load(kernel, product, product.left, product.m)
-    first = _find_load(kernel, product, product.right, product.n)
+    first = _find_load(kernel, product, product.right, product.n, may_decode=True)
     rows, columns, depth = (_extent(product, x) for x in (product.n, product.m, product.k))
-    along_k = not runs_along(first, first.row)
+    along_k = first.decoded is not None or not runs_along(first, first.row)
     sums = _find_sums(kernel, product)
     return WarpProduct(product, first, second, sums, lane.loop_var, rows, columns, depth, along_k)
 
@@ -192,7 +203,11 @@ def _nests(kernel: ir.For, buffer: ir.Var, but: Any) -> list[tuple[ir.For, list[
 
 
 def _find_load(
-    kernel: ir.For, product: MultiplyAdd, operand: ir.TensorLoad, row: ir.For
+    kernel: ir.For,
+    product: MultiplyAdd,
+    operand: ir.TensorLoad,
+    row: ir.For,
+    may_decode: bool = False,
 ) -> FragmentLoad:
     buffer = operand.source
     where = f"{product.where}, operand {buffer.name}"
@@ -210,15 +225,26 @@ def _find_load(
     if isinstance(value, ir.Call) and str(value.op.name).endswith("if_then_else"):
         condition, value, other = value.args
         value = value if ir.is_zero(other) else None
-    if not isinstance(value, ir.TensorLoad):
-        raise cannot_lower(where, "a value that is no element of a tensor, or a condition", NEED)
-    # Its dimensions are those of the block's own index, in their order.
-    places = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [row.loop_var])]
-    others = [i for i, x in enumerate(operand.indices) if ir.depends_on(x, [product.k.loop_var])]
-    own = [store.indices[i] for i in (*places, *others)]
-    if len(own) != 2 or not all(isinstance(x, ir.Var) for x in own):
+    own = _own_loops(store, operand, [row.loop_var, product.k.loop_var]) if plain else []
+    if plain and not own:
         raise cannot_lower(where, f"index {list(store.indices)}", "a loop along each dimension")
-    return FragmentLoad(nest, own[0], own[1], realize.block, value, condition)
+    load, decoded = value if isinstance(value, ir.TensorLoad) else None, None
+    if load is None and value is not None and may_decode:
+        decoded = find_decoded(value, own[0], own[1], condition)
+    if load is None and decoded is None:
+        found = "a value that is no element of a tensor, or a condition"
+        raise cannot_lower(where, found, NEED_DECODED if may_decode else NEED, BY_TILES)
+    return FragmentLoad(nest, own[0], own[1], realize.block, load, condition, decoded)
+
+
+def _own_loops(store: Any, operand: ir.TensorLoad, moved: list[ir.Var]) -> list[Any]:
+    """Return a nest's loops along rows and along the sum; none where it has others.
+
+    Its dimensions are those of the block's own index, in their order.
+    """
+    places = [i for v in moved for i, x in enumerate(operand.indices) if ir.depends_on(x, [v])]
+    own = [store.indices[i] for i in places]
+    return own if len(own) == 2 and all(isinstance(x, ir.Var) for x in own) else []
 
 
 def _find_sums(kernel: ir.For, product: MultiplyAdd) -> tuple[SumNest, ...]:

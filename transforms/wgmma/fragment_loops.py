@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import ir as tvm_ir, sym, tirx
+from tvm import sym, tirx
 
 from tvm_hopper import ir
 from tvm_hopper.analysis.column_reads import take_branches
@@ -150,7 +150,7 @@ class Fragment:
     # -- elements
 
     def _row(self, subtile: Any, h: Any) -> Any:
-        analyzer = bounds({h: 2})
+        analyzer = ir.ranges({h: 2})
         row = ir.simplify(fragment_layout.row(h, self.lane), analyzer)
         return subtile * fragment_layout.SUBTILE_ROWS + row
 
@@ -166,7 +166,7 @@ class Fragment:
         Its value may be computed where the condition does not hold if `anywhere` is requested.
         """
         i = g * 4 + h * 2 + e
-        analyzer = bounds({h: 2, e: 2})
+        analyzer = ir.ranges({h: 2, e: 2})
         column = ir.simplify(fragment_layout.column(i, self.lane), analyzer)
         column = chunk * self.width + column
         values = self._at(self._row(subtile, h), column)
@@ -295,14 +295,6 @@ def _is_large(call: ir.Call) -> bool:
 def only_if(condition: Any, body: ir.Stmt) -> ir.Stmt:
     """Put a condition around a statement, unless it always holds."""
     return body if ir.is_const(condition, 1) else ir.IfThenElse(condition, body, None)
-
-
-def bounds(extents: dict[Any, int]) -> sym.Analyzer:
-    """Return an analyzer that knows the ranges of those of some values that are variables."""
-    analyzer = sym.Analyzer()
-    for var, extent in ((x, n) for x, n in extents.items() if isinstance(x, ir.Var)):
-        analyzer.bind(var, tvm_ir.Range(0, extent))
-    return analyzer
 
 
 def _as(dtype: str, value: Any) -> Any:

@@ -14,11 +14,11 @@ from typing import Any
 
 from tvm_hopper import ir
 from tvm_hopper.facts import wgmma
+from tvm_hopper.transforms.common.shared_pair_loads import load_pair
 
 from . import fragment_layout
 from .fragment_bounds import RowBounds, take_bounds
 from .fragment_loops import PAIR, Fragment, only_if
-from .shared_pair_loads import load_pair
 
 SIDE = 8  # columns that a thread has two neighbours of
 

@@ -19,6 +19,7 @@ from .build import (
     mark_ours as mark_ours,
     new_buffer as new_buffer,
     opaque_block as opaque_block,
+    ranges as ranges,
     seq as seq,
     simplify as simplify,
     with_block as with_block,

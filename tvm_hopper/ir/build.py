@@ -169,6 +169,14 @@ def simplify(expr: Any, analyzer: sym.Analyzer | None = None) -> Any:
     return (analyzer or sym.Analyzer()).simplify(expr)
 
 
+def ranges(extents: Mapping[Any, int]) -> sym.Analyzer:
+    """Return an analyzer that knows the ranges, from 0, of those values that are variables."""
+    analyzer = sym.Analyzer()
+    for var, extent in ((x, n) for x, n in extents.items() if isinstance(x, Var)):
+        analyzer.bind(var, ir.Range(0, extent))
+    return analyzer
+
+
 def mark_ours(body: Stmt) -> Stmt:
     """Keep stock ThreadSync out: it would put __syncthreads into a role's branch."""
     return tirx.AttrStmt(ROLES, "hand_threaded", tirx.IntImm("int32", 1), body)

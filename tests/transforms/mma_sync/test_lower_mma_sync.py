@@ -7,6 +7,7 @@ from tests.transforms.scripts import check, parse, run
 from tvm_hopper import ir, schedule as hs
 from tvm_hopper.pipeline.run import lower
 from tvm_hopper.testing import workloads
+from tvm_hopper.testing.quantized import grouped_weight
 from tvm_hopper.transforms import LowerMmaSync
 
 # One warp, 8 rows of A, 16 columns of the output, 32 of the sum at once; K of A ends at 40.
@@ -104,6 +105,34 @@ def test_lanes_load_what_they_multiply():
 def test_a_kernel_without_such_a_product_stays():
     func = parse(BEFORE, (", mma_sync=1", ""))
     assert run(func, LowerMmaSync()).same_as(func)
+
+
+def decoded(k):
+    """Return the function behind the pass whose lanes decode weights of 4 bits."""
+    sch = s_tir.Schedule(grouped_weight(5, 64, k))
+    hs.matmul(sch, "C", hs.MatmulConfig(form=hs.DirectShape(2, 16, 128)))
+    return lower(sch.mod, "nvidia/nvidia-h200", until="tvm_hopper.LowerMmaSync")["main"]
+
+
+@pytest.mark.parametrize("k", [512, 384])
+def test_lanes_decode_what_they_load(k):
+    """32 neighbours of a row each, in four words; a warp skips what is beyond the sum."""
+    body = decoded(k).body
+    vectors = {
+        str(x.source.name): int(loop.extent)
+        for loop in ir.find_all(body, ir.For, lambda x: x.kind == ir.ForKind.VECTORIZED)
+        for x in ir.find_all(loop, ir.TensorLoad)
+    }
+    assert vectors == {"W": 4, "X": 8}
+    (product,) = (x for x in ir.find_all(body, ir.SBlock) if "_update_o" in x.name_hint)
+    assert "nibbles_apart_float16" in str(product), "two neighbours of both halves of a word"
+    guards = ir.find_all(product.body, ir.IfThenElse)
+    assert len(guards) == (k % 256 != 0)
+    assert not any(ir.uses(x.condition, lane) for x in guards for lane in lanes_of(body))
+
+
+def lanes_of(body):
+    return [x.loop_var for name, x in ir.thread_axes(body).items() if name == "threadIdx.x"]
 
 
 def loads(layout, k=64, m=8):

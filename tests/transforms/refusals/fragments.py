@@ -54,6 +54,14 @@ few columns
         ),
     ),
     refused(
+        "no runs of 16 bytes",
+        "operand B_local: found a value that .* need an element, or what 16 bytes of neighbours",
+        (
+            "B_local[i, k] = B[bx * 16 + i, k0 * 32 + k]",
+            "B_local[i, k] = B[bx * 16 + i, k0 * 32 + k] * B[bx * 16 + i, 63 - k0 * 32 - k]",
+        ),
+    ),
+    refused(
         "bytes",
         "operand A_local: found type int8; need float16 or bfloat16",
         ('A: T.Buffer((8, 40), "float16")', 'A: T.Buffer((8, 40), "int8")'),

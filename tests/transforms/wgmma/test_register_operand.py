@@ -28,7 +28,7 @@ with T.sblock("convert"):
             a_pair_bytes = a_pair.view("uint16")
             half[0] = S_rows[word % 2]
             half_bits = half.view("uint16")
-            f_words[word] = T.tvm_hopper_mul_f16x2(T.tvm_hopper_widen_bytes_int8_float16(a_pair_bytes[0]), T.tvm_hopper_both_halves(half_bits[0]))
+            f_words[word] = T.tvm_hopper_mul_f16x2(T.tvm_hopper_widen_bytes_int8_float16(a_pair_bytes[0], T.uint32(0), T.uint32(0)), T.tvm_hopper_both_halves(half_bits[0]))
     for i in T.serial(4, unroll=4):
         T.tirx.tvm_hopper_hold_uint32(f_words[i])
 """  # noqa: E501

@@ -36,10 +36,9 @@ from tvm_hopper.codegen_patches.hold import hold_all
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import WARP_GROUP_THREADS, WORD_BYTES
+from tvm_hopper.transforms.common.operand_pairs import HalfPair, in_32_bits
+from tvm_hopper.transforms.common.shared_pair_loads import load_pair
 
-from ..fragment_loops import bounds
-from ..shared_pair_loads import load_pair
-from .operand_pairs import HalfPair, in_32_bits
 from .register_operand_plan import RegisterOperand, RowLoad, words_in
 
 
@@ -125,7 +124,7 @@ def _emit_words(operand: RegisterOperand, words: ir.Var, lane: Any) -> ir.Stmt:
     def word(subtile: Any, step: Any, i: Any) -> ir.Stmt:
         place = subtile * wgmma.ROWS_OF_THREAD + i % wgmma.ROWS_OF_THREAD
         value = _with_rows(store.value, operand.rows, place, step)
-        known = bounds(
+        known = ir.ranges(
             {subtile: m // wgmma.INSTRUCTION_M, step: k // depth, i: wgmma.OPERAND_WORDS}
         )
         row = ir.simplify(wgmma.operand_row(i, lane), known) + subtile * wgmma.INSTRUCTION_M
@@ -181,7 +180,7 @@ def _emit_row_loads(operand: RegisterOperand, loads: Sequence[RowLoad], lane: An
     m = int(operand.row.extent)
 
     def one(x: RowLoad, subtile: Any, h: Any, group: Any) -> ir.Stmt:
-        known = bounds({h: wgmma.ROWS_OF_THREAD})
+        known = ir.ranges({h: wgmma.ROWS_OF_THREAD})
         row = ir.simplify(wgmma.operand_row(h, lane), known) + subtile * wgmma.INSTRUCTION_M
         values = {operand.row.loop_var: row, operand.depth.loop_var: group * x.run}
         place = (subtile * wgmma.ROWS_OF_THREAD + h) * x.groups + group

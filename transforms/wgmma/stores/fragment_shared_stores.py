@@ -27,9 +27,9 @@ from tvm_hopper.codegen_patches.ptx import matrix
 from tvm_hopper.facts.dtypes import dtype_bytes
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests.keys import DISJOINT_WRITES
+from tvm_hopper.transforms.common.shared_pair_loads import load_pair
 from tvm_hopper.transforms.wgmma import fragment_layout
-from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, Fragment, bounds, only_if
-from tvm_hopper.transforms.wgmma.shared_pair_loads import load_pair
+from tvm_hopper.transforms.wgmma.fragment_loops import PAIR, Fragment, only_if
 
 SIDE = 8  # rows and columns of a matrix
 WARP_ROWS = 16  # of a subtile, that one warp holds
@@ -74,7 +74,7 @@ class StagedFragment(Fragment):
 
     def _place(self, row: Any, column: Any, extents: dict[Any, int]) -> list[Any]:
         """Return where the tile holds an element; `extents` are those of variables from 0 on."""
-        values, analyzer = self._at(row, column), bounds(extents)
+        values, analyzer = self._at(row, column), ir.ranges(extents)
         return [ir.simplify(ir.substitute(x, values), analyzer) for x in self.store.indices]
 
     def _loops(self) -> ir.Stmt:
@@ -106,7 +106,7 @@ class StagedFragment(Fragment):
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = True
     ) -> tuple[ir.BufferStore, Any]:
         new, _ = super()._element(subtile, chunk, g, h, e, anywhere)
-        analyzer = bounds({h: 2, e: 2})
+        analyzer = ir.ranges({h: 2, e: 2})
         indices = [ir.simplify(x, analyzer) for x in new.indices]
         return ir.BufferStore(new.buffer, new.value, indices), tirx.const(True, "bool")
 

@@ -42,7 +42,14 @@ from .class_choice import estimate_all
 from .classes import Asked, ClassKernel, as_asked, find_kernels, product_of, ranges_of
 from .config import MatmulConfig
 from .converted import for_converted
-from .few_rows import apply_few_rows, by_threads, by_tiles, may_be_few_rows, trials_of
+from .few_rows import (
+    apply_few_rows,
+    by_threads,
+    by_tiles,
+    form_of_converted,
+    may_be_few_rows,
+    trials_of,
+)
 from .fit import extents, fit
 from .gather import check_gather, for_gather
 from .model import in_rows, listed
@@ -274,11 +281,12 @@ def _apply(
     views = make_views(sch, block, loads)
     gathered = find_gather(sch, block)
     problem = find_matmul(sch, block, known)
-    problem, config = for_converted(sch, block, problem, kernel.config)
-    kernel = replace(kernel, config=config)
-    check_operands(problem, config, views)
+    problem = for_converted(sch, block, problem)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
     check_outputs(problem, epilogue.outputs)
+    kernel = form_of_converted(problem, kernel, views, epilogue.outputs)
+    config = kernel.config
+    check_operands(problem, config, views)
     if epilogue.operands:
         config = in_rows(config, extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)

@@ -38,6 +38,7 @@ from tvm_hopper.schedule.arguments import as_block, as_bounds, as_ranges
 from tvm_hopper.schedule.trial import as_one_step, twin
 
 from .fuse import fuse_prologue
+from .narrow_operands import find_decoder
 from .normalize import normalize
 from .outputs import find_gather, output_dtypes
 from .recognize import Matmul, check_product, find_matmul
@@ -150,6 +151,7 @@ class ProductSite:
     most_rows: int | None  # rows that it has at most, where conditions around it say so
     out_dtype: str  # type of what is stored, of several outputs the first
     gathered: int = 0  # columns that a tile holds whole for one output, 0: it takes one element
+    is_converted: bool = False  # whether an operand is, on its way
 
 
 def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
@@ -178,7 +180,8 @@ def look_at(sch: s_tir.Schedule, block: Any) -> ProductSite:
     out_dtype, *_ = output_dtypes(copy, block)
     gathered = find_gather(copy, block)
     columns = 0 if gathered is None else gathered.columns
-    return ProductSite(problem, is_outermost, most_rows, out_dtype, columns)
+    decoders = [x for x in copy.get_producers(block) if find_decoder(copy.get(x)) is not None]
+    return ProductSite(problem, is_outermost, most_rows, out_dtype, columns, bool(decoders))
 
 
 def check_rows(found: ProductSite) -> Any:

@@ -33,6 +33,8 @@ from .promote import PROMOTED
 ROWS = tuple(wgmma.INSTRUCTION_M * count for count in (1, 2, 3, 4))
 MOST_COLUMNS = wgmma.MAX_N  # of a tile; a wider one is one with more rows, the other way round
 SPANS = (1, 2)  # of the widest swizzle, that a tile is deep
+# Each step of a converted operand costs its threads some cycles: steps of one span in memory.
+SPANS_OF_CONVERTED, MOST_STORED = (1, 2, 4), 160  # bytes of a row, with values of groups
 MOST_PARTS = ARCH.largest_cluster_size  # of a sum
 MAX_STAGES = 8  # enough to cover the latency of memory with the smallest tile
 FEWEST_DEEP = 3  # of a tile of two spans: two slots were slower than four of half the depth
@@ -71,17 +73,17 @@ class Candidates:
         return len(self.rows)
 
 
-def candidates(dtype: str, given: MatmulConfig) -> Candidates:
+def candidates(dtype: str, given: MatmulConfig, stored_bytes: float = 0) -> Candidates:
     """List the tiles that fit with what a configuration says of consumers, registers and stages.
 
     - `dtype`: type of the operands.
     - `given`: a tile and parts of the sum in it are not looked at: these are for `parts.in_parts`.
+    - `stored_bytes`: of an element on the tile's rows, where it is converted on its way.
     """
-    stages = given.num_stages
+    asked = given.num_stages, given.wgmma_pending, given.promotes, stored_bytes
     if given.takes_turns:
-        return _in_turns(dtype, given.turns, stages, given.wgmma_pending, given.promotes)
-    asked = given.consumers, given.registers, stages, given.wgmma_pending, given.promotes
-    return _candidates(dtype, *asked)
+        return _in_turns(dtype, given.turns, *asked)
+    return _candidates(dtype, given.consumers, given.registers, *asked)
 
 
 def as_candidates(configs: Sequence[MatmulConfig], dtype: str, depth: int) -> Candidates:
@@ -111,12 +113,16 @@ def _candidates(
     stages: int | None,
     pending: int | None,
     promotes: bool,
+    stored_bytes: float,
 ) -> Candidates:
     found = []
     counts = (consumers,) if consumers else CONSUMERS
     sums = PROMOTED if promotes else None
     configs = {x: MatmulConfig(consumers=x, registers=split, accumulate=sums) for x in counts}
-    fitting = {tile: most_stages(tile, dtype, ARCH) for tile in _tiles(dtype)}
+    deep = SPANS_OF_CONVERTED if stored_bytes else SPANS
+    span = span_elements(128, dtype)
+    spans = tuple(x for x in deep if x < 4 or x * span * stored_bytes <= MOST_STORED)
+    fitting = {tile: most_stages(tile, dtype, ARCH, stored_bytes) for tile in _tiles(dtype, spans)}
     shallow = min(tile[2] for tile in fitting)
     for (tile, most), count in product(fitting.items(), counts):
         slots = stages or min(most, MAX_STAGES)
@@ -124,7 +130,7 @@ def _candidates(
         if (
             most < max(slots, 1)
             or (stages is None and slots < fewest)
-            or find_violations(tile, slots, configs[count], dtype, ARCH)
+            or find_violations(tile, slots, configs[count], dtype, ARCH, stored_bytes=stored_bytes)
         ):
             continue
         found.append(_row(tile, count, slots, pending, dtype))
@@ -132,14 +138,21 @@ def _candidates(
 
 
 def _in_turns(
-    dtype: str, turns: int, stages: int | None, pending: int | None, promotes: bool
+    dtype: str,
+    turns: int,
+    stages: int | None,
+    pending: int | None,
+    promotes: bool,
+    stored_bytes: float,
 ) -> Candidates:
     """List the tiles of one consumer that fit where several consumers take turns."""
-    alone = _candidates(dtype, 1, None, stages, pending, promotes)
+    alone = _candidates(dtype, 1, None, stages, pending, promotes, stored_bytes)
     sums = PROMOTED if promotes else None
     config = MatmulConfig(consumers=turns, schedule="pingpong", accumulate=sums)
     legal = [
-        not find_violations(alone.tile(i), int(alone.stages[i]), config, dtype, ARCH)
+        not find_violations(
+            alone.tile(i), int(alone.stages[i]), config, dtype, ARCH, stored_bytes=stored_bytes
+        )
         for i in range(len(alone))
     ]
     return alone.where(legal)
@@ -192,10 +205,10 @@ def columns_in_panels(dtype: str) -> Ints:
     return found
 
 
-def _tiles(dtype: str) -> Iterator[Tile]:
+def _tiles(dtype: str, depths: tuple[int, ...]) -> Iterator[Tile]:
     """Yield what is tried, the wider tiles in front: of equals the first one is taken."""
     span = span_elements(128, dtype)
     for rows in ROWS:
         for columns in range(MOST_COLUMNS, 0, -8):
-            for spans in SPANS:
+            for spans in depths:
                 yield rows, columns, spans * span

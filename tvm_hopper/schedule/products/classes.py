@@ -18,6 +18,7 @@ from tvm_hopper.analysis.divisors import divisor
 from tvm_hopper.errors import HopperError, cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES
 from tvm_hopper.schedule.arguments import as_bounds, as_int, as_ranges, check_type
+from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import COLUMNS
 
 from .branches import ProductSite, check_rows, look_at
 from .class_choice import MOST_CLASSES
@@ -112,8 +113,7 @@ def product_of(problem: Matmul, kernel: ClassKernel, outputs: tuple[str, ...]) -
     rows = problem.m.extent if kernel.rows is None else kernel.rows
     extents = rows, problem.n.extent, problem.depth
     found = as_product(*extents, problem.lhs.dtype, majors, outputs[0], problem.batch)
-    stored = problem.lhs.stored_bytes + problem.rhs.stored_bytes  # of one of them
-    return replace(found, converted_bytes=stored)
+    return replace(found, converted_bytes=problem.stored_bytes)
 
 
 def find_kernels(
@@ -197,10 +197,14 @@ def _by_model(found: ProductSite, given: MatmulConfig) -> dict[int, int]:
     if not found.is_outermost or _is_refused(problem, given):
         return {}  # what is refused is refused as one kernel, whose words name the tensor
     majors = problem.lhs.major, problem.rhs.major
-    return choose_ranges(
+    ranges = choose_ranges(
         n, k, problem.lhs.dtype, given, majors=majors, out_dtype=found.out_dtype,
         batch=problem.batch if isinstance(problem.batch, int) else SYMBOLIC_BATCH,
     )  # fmt: skip
+    if not found.is_converted or len(ranges) < 2:
+        return ranges
+    few = {COLUMNS: COLUMNS}  # one kernel whose lanes decode
+    return few | {bound: rows for bound, rows in ranges.items() if bound > COLUMNS}
 
 
 def _is_refused(problem: Matmul, given: MatmulConfig) -> bool:

@@ -413,19 +413,25 @@ def split_axis(tile_m: int, tile_n: int, consumers: int) -> str:
     return "n" if tile_n % (8 * consumers) == 0 and tile_m % wgmma.INSTRUCTION_M == 0 else ""
 
 
-def ring_slots(tile: tuple[int, int, int], dtype: str) -> tuple[SharedArray, SharedArray]:
-    """Return what one slot of the ring takes for A and for B."""
+def ring_slots(
+    tile: tuple[int, int, int], dtype: str, stored_bytes: float = 0
+) -> tuple[SharedArray, SharedArray]:
+    """Return what one slot of the ring takes for A and for B.
+
+    - `stored_bytes`: of an element of A, where it is converted on its way; 0: it is not.
+    """
     tile_m, tile_n, tile_k = tile
     size = tile_k * dtypes.dtype_bytes(dtype)
+    stored = int(tile_m * tile_k * stored_bytes)
     return (
-        SharedArray("A", tile_m * size, TILE_ALIGNMENT),
+        SharedArray("A", stored or tile_m * size, TILE_ALIGNMENT),
         SharedArray("B", tile_n * size, TILE_ALIGNMENT),
     )
 
 
-def most_stages(tile: tuple[int, int, int], dtype: str, arch: Arch) -> int:
+def most_stages(tile: tuple[int, int, int], dtype: str, arch: Arch, stored_bytes: float = 0) -> int:
     """Return how many slots of the ring fit into the shared memory of one CTA."""
-    return most_slots(ring_slots(tile, dtype), arch)
+    return most_slots(ring_slots(tile, dtype, stored_bytes), arch)
 
 
 def find_violations(
@@ -435,11 +441,12 @@ def find_violations(
     dtype: str,
     arch: Arch,
     products: int = 1,
+    stored_bytes: float = 0,
 ) -> list[str]:
     """Return every rule that a tile of known size breaks, as "found ...; need ...".
 
     `config` gives consumers, registers and whether sums are promoted. The columns of the tile are
-    those of so many products.
+    those of so many products. `stored_bytes` is as for `ring_slots`.
     """
     consumers = config.sharers
     tile_m, tile_n, tile_k = tile
@@ -463,7 +470,7 @@ def find_violations(
             f"{{{', '.join(legal)}}}, or tile_m a multiple of {64 * consumers}, or tile_n a "
             f"multiple of {8 * consumers}"
         )
-    slots = ring_slots(tile, dtype)
+    slots = ring_slots(tile, dtype, stored_bytes)
     memory = ring_memory(slots, stages)  # sums that a cluster exchanges lie in its bytes
     if not memory.fits_on(arch):
         sizes = " + ".join(f"{slot.name} {slot.num_bytes}" for slot in slots)
@@ -471,7 +478,7 @@ def find_violations(
         broken.append(
             f"found {stages} stages x ({sizes} + barriers {BARRIER_BYTES}){padding} = "
             f"{memory.num_bytes} B of shared memory; need at most {arch.smem_per_block} B, which "
-            f"{most_stages(tile, dtype, arch)} stages of this tile take"
+            f"{most_stages(tile, dtype, arch, stored_bytes)} stages of this tile take"
         )
     consumer = config.registers[1] if config.registers else None
     if config.takes_turns and consumer is None:

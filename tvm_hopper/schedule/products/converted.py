@@ -29,6 +29,7 @@ from tvm_hopper.requests.targets import chip_of_target
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
+from .dot_shape import VECTOR_BYTES
 from .field_values import TRANSPOSED, UNTRANSPOSED
 from .model import is_whole, rank_both, with_tile
 from .narrow_operands import Decoder, find_decoder
@@ -47,7 +48,12 @@ def find_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> list[Mat
         decoder = find_decoder(sch.get(producer))
         made = [x.source for x in sch.get(producer).writes]
         found += [
-            replace(operand, stored_bytes=decoder.num_bytes, in_one=_in_one(sch, producer, decoder))
+            replace(
+                operand,
+                stored_bytes=decoder.num_bytes + decoder.value_bytes,
+                in_one=_in_one(sch, producer, decoder),
+                run=_run(sch, producer, decoder),
+            )
             for operand in (problem.lhs, problem.rhs)
             if decoder is not None and operand.buffer.same_as(made[0])
         ]
@@ -62,17 +68,22 @@ def _in_one(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> tuple[int, int
     return rows, depth
 
 
-def for_converted(
-    sch: s_tir.Schedule, block: Any, problem: Matmul, config: MatmulConfig
-) -> tuple[Matmul, MatmulConfig]:
-    """Note which operand of a product is converted; let rows of tiles be its rows.
+def _run(sch: s_tir.Schedule, maker: Any, decoder: Decoder) -> int:
+    """Return how many neighbours along k 16 bytes of the packed tensor make; 0: of several rows."""
+    *_, row, k = sch.get(maker).body.indices
+    is_along = ir.depends_on(decoder.load.indices[-1], [k])
+    count = VECTOR_BYTES / decoder.num_bytes
+    return int(count) if is_along and decoder.in_one(row) == 1 and count.is_integer() else 0
 
-    - raises ScheduleError: the operand cannot come through registers, or something else was
-      requested.
+
+def for_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> Matmul:
+    """Note which operand of a product is converted.
+
+    - raises ScheduleError: the operand cannot come through registers.
     """
     found = find_converted(sch, block, problem)
     if not found:
-        return problem, config
+        return problem
     where = f"block {problem.name}"
     if len(found) > 1:
         names = f"{problem.lhs.name} and {problem.rhs.name}, both converted on their way"
@@ -80,14 +91,23 @@ def for_converted(
         raise cannot_schedule(where, f"operands {names}", need, f"convert one of them {FIRST}")
     (operand,) = found
     _check_memory(sch, block, where, operand)
-    is_left = operand.buffer.same_as(problem.lhs.buffer)
-    form = UNTRANSPOSED if is_left else TRANSPOSED
+    if operand.buffer.same_as(problem.lhs.buffer):
+        return replace(problem, lhs=operand)
+    return replace(problem, rhs=operand)
+
+
+def by_rows_of_converted(problem: Matmul, config: MatmulConfig) -> MatmulConfig:
+    """Let rows of tiles be those of the operand that is converted.
+
+    - raises ScheduleError: something else was requested.
+    """
+    form = UNTRANSPOSED if problem.lhs.stored_bytes else TRANSPOSED
     if not config.is_orientation_open and config.form != form:
+        operand = problem.lhs if problem.lhs.stored_bytes else problem.rhs
         need = f"form={form!r}, or none: rows of a tile are those of {operand.name}"
         asked = f"form={config.form!r} where {operand.name} is converted on its way"
-        raise cannot_schedule(where, asked, need)
-    lhs, rhs = (operand, problem.rhs) if is_left else (problem.lhs, operand)
-    return replace(problem, lhs=lhs, rhs=rhs), replace(config, form=form)
+        raise cannot_schedule(f"block {problem.name}", asked, need)
+    return replace(config, form=form)
 
 
 def check_none_converted(sch: s_tir.Schedule, block: Any, problem: Matmul) -> None:
@@ -137,6 +157,7 @@ def choose_converted(
             step = math.lcm(depth, instruction_k(found[0].dtype))
             best = replace(best, tile=(tile_m, tile_n, max(1, deep // step) * step))
         config = with_tile(config, best)
+        config = replace(config, stages=config.stages or best.stages)
     _check_packed(problem, found[0], config, (rows, depth))
     return config
 

@@ -23,12 +23,14 @@ from typing import Any
 
 from tvm import s_tir
 
+from tvm_hopper import ir
 from tvm_hopper.facts.programming_model import THREADS_PER_WARP
 from tvm_hopper.requests import keys
 from tvm_hopper.schedule import steps
 
 from . import fuse
 from .direct_shape import DirectShape
+from .narrow_operands import find_decoder
 from .outputs import keep_in_registers, separate_outputs
 from .recognize import Matmul, find_matmul, read_index
 from .thread_rates import ThreadKernel
@@ -71,30 +73,48 @@ def apply_direct(
     grid, n_outer, *_ = sch.get_loops(block)
     sch.bind(grid, "blockIdx.y")  # TVM binds nothing around the conditions that come with a crop
     sch.bind(n_outer, "blockIdx.x")
-    _add_up(sch, block, stores, shape)
-    _multiply(sch, part, handed_on, n_outer, operands, kernel.early)
+    _add_up(sch, block, stores, shape, kernel.rows)
+    adding, _ = shape.adding(kernel.rows)
+    _multiply(sch, part, handed_on, n_outer, operands, kernel.early, adding)
     kernel.note(sch, n_outer, keys.FRAGMENTS)
     return block
 
 
-def _add_up(sch: s_tir.Schedule, block: Any, stores: list[Any], shape: DirectShape) -> None:
+def _add_up(
+    sch: s_tir.Schedule, block: Any, stores: list[Any], shape: DirectShape, kernel_rows: int
+) -> None:
     """Let each thread add up elements of the tile, and store them."""
     *_, warp, m, n = sch.get_loops(block)
     sch.reorder(m, n, warp)
-    _, number, lane = sch.split(sch.fuse(m, n), [None, shape.warps, THREADS_PER_WARP])
+    adding, idle = shape.adding(kernel_rows)
+    _, number, lane = sch.split(sch.fuse(m, n), [None, adding, THREADS_PER_WARP])
     sch.bind(number, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
     for store in stores:
         sch.reverse_compute_at(store, lane, preserve_unit_loops=True)
         fuse.fuse_epilogue(sch, store)
+        if idle > 1:  # more warps than have elements of their own: they know the same sums
+            _, first = sch.split(sch.add_unit_loop(store), [None, idle])
+            sch.bind(first, "threadIdx.z")
 
 
 def _multiply(
-    sch: s_tir.Schedule, part: Any, handed_on: Any, place: Any, operands: list[int], early: bool
+    sch: s_tir.Schedule,
+    part: Any,
+    handed_on: Any,
+    place: Any,
+    operands: list[int],
+    early: bool,
+    adding: int,
 ) -> None:
     """Compute the warps' parts of the sums in a loop, and hand them on."""
     sch.compute_at(handed_on, place, preserve_unit_loops=True)
     warp, *_ = list(sch.get_loops(handed_on))[2:]
+    groups, warp = sch.split(warp, [None, adding])
+    if ir.is_const(sch.get(groups).extent, 1):
+        warp = sch.fuse(groups, warp)
+    else:
+        sch.bind(groups, "threadIdx.z")
     sch.bind(warp, "threadIdx.y")
     sch.compute_at(part, warp, preserve_unit_loops=True)
     *_, m, n, k_outer, k_inner = sch.get_loops(part)
@@ -103,6 +123,9 @@ def _multiply(
     for copy in (b, a):  # what takes longest first
         for producer in sch.get_producers(copy):
             steps.inline_copies(sch, producer)
+        for producer in sch.get_producers(copy):
+            if find_decoder(sch.get(producer)) is not None:  # lanes decode what they load
+                sch.compute_inline(producer)
         sch.compute_at(copy, k_outer)
     sch.annotate(b, keys.LOAD_HINT, "evict_first")
     if early:

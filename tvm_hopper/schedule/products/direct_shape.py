@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm_hopper.errors import cannot_schedule
-from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP
+from tvm_hopper.facts.programming_model import MAX_THREADS, THREADS_PER_WARP, WORD_BYTES
 from tvm_hopper.schedule.given_fields import GivenFields
 from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import COLUMNS, ROWS, VECTOR
 
@@ -38,24 +39,28 @@ class DirectShape(GivenFields):
             f"{self.warps} warps a sum, {self.columns} columns, {self.depth} of the sum in flight"
         )
 
-    def registers(self, rows: int) -> int:
-        """Return the registers of a thread that hold operands and sums of so many rows."""
-        operands = (self.columns + rows) * self.depth // 2
-        return (operands + rows * self.columns) // THREADS_PER_WARP
+    def registers(self, rows: int, stored_bytes: float = 2) -> int:
+        """Return the registers of a thread that hold operands and sums of so many rows.
 
-    def shortfall(self, rows: int) -> str:
+        - `stored_bytes`: of an element of B in memory.
+        """
+        operands = (self.columns * stored_bytes + 2 * rows) * self.depth / WORD_BYTES
+        return int(operands + rows * self.columns) // THREADS_PER_WARP
+
+    def shortfall(self, rows: int, stored_bytes: float = 2) -> str:
         """Say why a thread block has no room for so many rows, and what fits; empty if it has."""
-        if (count := self.registers(rows)) > MOST_REGISTERS:
+        if (count := self.registers(rows, stored_bytes)) > MOST_REGISTERS:
             need = f"{count} registers for operands and sums; at most {MOST_REGISTERS}"
             return f"{need}, by fewer columns or less depth"
         if (size := 4 * self.warps * rows * self.columns) > MOST_SHARED:
             need = f"{size} bytes of shared memory for sums; at most {MOST_SHARED}"
             return f"{need}, by fewer warps or columns"
-        elements = rows * self.columns // THREADS_PER_WARP
-        if elements % self.warps:
-            found = f"{self.warps} warps for {rows} x {self.columns} sums"
-            return f"{found}; a number that divides {elements}: each thread adds up as many"
         return ""
+
+    def adding(self, rows: int) -> tuple[int, int]:
+        """Return how many warps add up elements of their own, and how many know each of them."""
+        count = math.gcd(self.warps, rows * self.columns // THREADS_PER_WARP)
+        return count, self.warps // count
 
 
 def padded_rows(rows: int) -> int:
@@ -63,6 +68,9 @@ def padded_rows(rows: int) -> int:
     return min(-(-max(rows, 1) // COLUMNS) * COLUMNS, MOST_ROWS)
 
 
-def steps_of(along_k: bool) -> tuple[int, int]:
-    """Return what columns and depth are multiples of; rows of B run along k, or along columns."""
-    return (ROWS, 4 * VECTOR) if along_k else (COLUMNS * VECTOR, 2 * VECTOR)
+def steps_of(along_k: bool, run: int = VECTOR) -> tuple[int, int]:
+    """Return what columns and depth are multiples of; rows of B run along k, or along columns.
+
+    - `run`: neighbours along k in 16 bytes of B.
+    """
+    return (ROWS, 4 * run) if along_k else (COLUMNS * VECTOR, 2 * VECTOR)

@@ -14,12 +14,19 @@ from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.requests import keys
 from tvm_hopper.requests.targets import chip_of_target
+from tvm_hopper.transforms.mma_sync.decoded_fragments import LANES, WIDTHS
 from tvm_hopper.transforms.mma_sync.lower_mma_sync_plan import VECTOR
 
 from .classes import ClassKernel, product_of
 from .config import MatmulConfig
+from .converted import by_rows_of_converted
 from .direct import apply_direct
-from .direct_choice import choose_direct_shape, estimate_direct
+from .direct_choice import (
+    MOST_DECODED,
+    choose_decoded,
+    choose_direct_shape,
+    estimate_direct,
+)
 from .direct_shape import MOST_ROWS as MOST_DIRECT, DirectShape, padded_rows, steps_of
 from .dot_choice import choose_dots, choose_shape, estimate_dots, may_be_dots
 from .dot_shape import MOST_ROWS, VECTOR_BYTES, DotShape
@@ -28,7 +35,7 @@ from .field_values import DIRECT, DOTS, THREADS, TILES, WEIGHTS
 from .model import rank_both
 from .recognize import Matmul
 from .staging import leaves_operands_open
-from .thread_rates import ThreadKernel
+from .thread_rates import ThreadKernel, asks_for_no_tile
 
 BATCH = "a batch, or a sum over several axes; one product over one axis"
 
@@ -96,6 +103,29 @@ def apply_few_rows(
     return None
 
 
+def form_of_converted(
+    problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
+) -> ClassKernel:
+    """Choose between lanes that decode a converted operand, and tiles of its rows.
+
+    - raises ScheduleError: something else was requested.
+    """
+    config = kernel.config
+    if not problem.stored_bytes or config.direct:
+        return kernel
+    tiles = replace(kernel, config=by_rows_of_converted(problem, config))
+    rows = problem.m.extent if kernel.rows is None else kernel.rows
+    is_open = config.form is None and asks_for_no_tile(config)
+    if not is_open or _unserved_directly(problem, rows, views) or rows > MOST_DECODED:
+        return tiles
+    wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
+    found = choose_decoded(wanted, problem.rhs.run, chip)
+    best = next(iter(rank_both(wanted, tiles.config, chip, 1)), None)
+    if found is None or (best is not None and best.microseconds <= found[1]):
+        return tiles
+    return replace(kernel, config=replace(config, form=DIRECT))
+
+
 def find_dots(
     problem: Matmul, kernel: ClassKernel, views: Sequence[Any], outputs: tuple[str, ...]
 ) -> ThreadKernel[DotShape] | None:
@@ -137,20 +167,28 @@ def find_direct(
     if why := _unserved_directly(problem, rows, views):
         found, _, need = why.partition("; ")
         raise cannot_schedule(where, found, need, "leave form out: tiles take it")
-    time = estimate_direct(product_of(problem, kernel, outputs), chip_of_target())
+    wanted, chip = product_of(problem, kernel, outputs), chip_of_target()
+    time = estimate_direct(wanted, chip)
     along_k = problem.rhs.major == "k"
     if isinstance(config.form, DirectShape):
         shape, estimated = config.form, ""
-        columns, depth = steps_of(along_k)
+        columns, depth = steps_of(along_k, problem.rhs.run or VECTOR)
         if shape.columns % columns or shape.depth % depth:
             found = f"{shape.columns} columns and a depth of {shape.depth}"
             need = f"multiples of {columns} and {depth} for the rows of {problem.rhs.name}"
             raise cannot_schedule(where, found, need)
-        if why := shape.shortfall(padded_rows(rows)):
+        if why := shape.shortfall(padded_rows(rows), problem.rhs.stored_bytes or 2):
             found, _, need = why.partition("; ")
             raise cannot_schedule(where, found, need)
     else:
-        shape, estimated = choose_direct_shape(rows, along_k), f": {time:.1f} us by estimate"
+        shape = choose_direct_shape(rows, along_k)
+        if problem.stored_bytes:
+            decoded = choose_decoded(replace(wanted, m=rows), problem.rhs.run, chip)
+            if decoded is None:
+                need = "rows and a depth of which registers hold a step, at most 16 rows of some"
+                raise cannot_schedule(where, f"{rows} rows", need, "leave form out: tiles take it")
+            shape, time = decoded
+        estimated = f": {time:.1f} us by estimate"
     chosen = f"fragments from memory, {shape}{estimated}"
     return _kernel(problem, kernel, padded_rows(rows), shape, chosen, time)
 
@@ -169,6 +207,15 @@ def _unserved_directly(problem: Matmul, rows: Any, views: Sequence[Any]) -> str:
     """Say why warps cannot load what they multiply, and what can; empty if they can."""
     if why := _unserved(problem, rows, views, MOST_DIRECT):
         return why
+    if problem.stored_bytes:
+        name = (problem.rhs if problem.rhs.stored_bytes else problem.lhs).name
+        run, extent = problem.rhs.run, problem.k.extent
+        if run not in WIDTHS:
+            widths = ", ".join(map(str, reversed(WIDTHS)))
+            found = f"{name}, of which 16 stored bytes make {run or 'no'} neighbours along k"
+            return f"{found}; one of {widths}, of the right operand"
+        if extent % (LANES * run):
+            return f"K = {extent}; a multiple of {LANES * run} for {name}, {run} in 16 stored bytes"
     runs, extent = ("K", problem.k.extent) if problem.rhs.major == "k" else ("N", problem.n.extent)
     if extent % VECTOR:
         return f"{runs} = {extent}, along which the rows of B run; a multiple of {VECTOR}"

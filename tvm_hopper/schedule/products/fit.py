@@ -45,6 +45,7 @@ def fit(
     A sampled size is checked by the smallest of its candidates, and the axis must serve them all.
     """
     dtype, config = problem.lhs.dtype, kernel.config
+    epilogue = replace(epilogue, stored_bytes=problem.stored_bytes)
     is_open = config.tile is None
     is_depth_open = config.stages is None
     sizes = None
@@ -91,7 +92,8 @@ def fit(
     stages = config.num_stages or min(steps.candidates(sch, last_stage(config.stages))) + 1
     consumers = config.sharers
     where = f"block {problem.name}, tile {_in_words(sizes, products)}"
-    broken = find_violations(smallest, stages, config, dtype, ARCH, products)
+    stored = problem.stored_bytes
+    broken = find_violations(smallest, stages, config, dtype, ARCH, products, stored)
     broken += find_staging_violations(smallest, stages, config, dtype, epilogue, ARCH)
     if broken:
         raise refuse_all(where, broken)

@@ -63,6 +63,9 @@ MAJORS = ("k", "mn")
 MOST_TRANSPOSED = 1024
 MIN_GAIN_TO_REPORT = 0.05  # of the time, by which parts that do not run everywhere are reported
 CONFIGS_SHOWN = 5  # the best, by `explain`
+FASTEST_CONSUMERS = 2  # of a converted operand: three took 1.1 to 2.4 of the time of two
+ROWS_OF_THREAD = 32  # of a tile, of which a thread has one
+FEWEST_NEIGHBOURS = 16  # that have one value, of which a register holds it
 MOST_FOR_CONVERTED = 200  # of which those are taken that suit a converted operand
 # Consumers take turns by default where each of several tiles is a short time of 8-bit products next
 # to its store: of four problems of 768 to 1536 terms in float8 they were 5 to 8% faster. Products
@@ -240,7 +243,7 @@ def rank(
     ScheduleError
         No tile is legal with what is given.
     """
-    tiles = candidates(wanted.dtype, given)
+    tiles = candidates(wanted.dtype, given, wanted.converted_bytes)
     if len(tiles):
         tiles = tiles.where(~_too_large(wanted, tiles))
     if not len(tiles):
@@ -317,17 +320,21 @@ def is_whole(wanted: ProductShape, best: RankedTile) -> bool:
 
 
 def _has_room(given: MatmulConfig, best: RankedTile) -> bool:
-    """Tell whether registers hold the rows of a converted operand.
+    """Tell whether registers hold the rows of a converted operand, and what was measured suits it.
 
     By default consumers share a tile: each converts a part of it.
     """
     rows, columns, depth = best.tile
     if best.takes_turns and not given.takes_turns:
         return False
+    many = best.consumers > FASTEST_CONSUMERS and given.consumers is None
+    if many or (best.cluster != (1, 1) and given.cluster is None):  # clusters were not measured
+        return False
     by_rows = split_axis(rows, columns, best.consumers) == "m"
     own = rows // best.consumers if by_rows else rows
     words = own * depth // (2 * WARP_GROUP_THREADS)
-    held = registers.accumulator_registers(rows, columns, best.consumers) + words
+    values = own // ROWS_OF_THREAD * (1 + depth // FEWEST_NEIGHBOURS)
+    held = registers.accumulator_registers(rows, columns, best.consumers) + words + values
     return registers.accumulator_budget([held], best.consumers, ARCH).fits
 
 

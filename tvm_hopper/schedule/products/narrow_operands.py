@@ -6,7 +6,8 @@ F[j, k] = (float16(W[j, k // 8] >> k % 8 * 4 & 15) - 7) * S[j, k // 32]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -23,10 +24,12 @@ class Decoder:
     - `load`: the load of the packed tensor: each element of it makes one or several neighbours of
       the operand, and no other load is of as many bytes.
     - `num_bytes`: in memory for each element of the operand, of the packed tensor.
+    - `value_bytes`: of values of groups.
     """
 
     load: Any
     num_bytes: float
+    value_bytes: float = 0
 
     def in_one(self, axis: Any) -> int:
         """Return how many neighbours along an axis one element of the packed tensor makes."""
@@ -56,22 +59,31 @@ def find_decoder(node: Any) -> Decoder | None:
         return None
     axes = [x.var for x in node.iter_vars if not ir.is_const(x.dom.extent, 1)]
     found: dict[tuple[str, ...], Decoder] = {}
+    every = 0.0
     for load in ir.find_all(store.value, ir.TensorLoad):
+        key = (str(load.source), *map(str, load.indices))
         shared = _elements_of(load, axes)
-        if shared is not None:
-            key = (str(load.source), *map(str, load.indices))
-            found[key] = Decoder(load, DTYPES[ir.dtype_of(load)].num_bytes / shared)
-    most = max((x.num_bytes for x in found.values()), default=0)
-    widest = [x for x in found.values() if x.num_bytes == most]
-    is_narrow = len(widest) == 1 and most < DTYPES[dtype].num_bytes
-    return widest[0] if is_narrow else None
+        if shared is None or key in found:
+            continue
+        size = DTYPES[ir.dtype_of(load)].num_bytes / shared
+        found[key], every = Decoder(load, size), every + size
+    widest = _widest(found.values())
+    is_narrow = widest is not None and widest.num_bytes < DTYPES[dtype].num_bytes
+    return replace(widest, value_bytes=every - widest.num_bytes) if widest and is_narrow else None
+
+
+def _widest(loads: Iterable[Decoder]) -> Decoder | None:
+    """Return the load of the most bytes of integers or float8, None where there are several."""
+    narrow = [x for x in loads if (kind := ir.dtype_of(x.load)) in FP8_DTYPES or "int" in kind]
+    most = max((x.num_bytes for x in narrow), default=0)
+    widest = [x for x in narrow if x.num_bytes == most]
+    return widest[0] if len(widest) == 1 else None
 
 
 def _elements_of(load: Any, axes: list[Any]) -> int | None:
-    """Return how many of the operand's elements one of a tensor makes; None if it packs none."""
-    dtype = ir.dtype_of(load)
-    is_stored = dtype in FP8_DTYPES or (dtype in DTYPES and "int" in dtype)
-    if not is_stored or ir.find_all(list(load.indices), ir.TensorLoad):
+    """Return how many of the operand's elements one of a tensor is for; None if it is no such."""
+    known = ir.dtype_of(load) in DTYPES
+    if not known or ir.find_all(list(load.indices), ir.TensorLoad):
         return None
     count, used = 1, 0
     for index in load.indices:

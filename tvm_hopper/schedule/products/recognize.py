@@ -66,6 +66,7 @@ class MatmulOperand:
     kept: tuple[int, ...]  # the two dimensions that are not of extent one
     stored_bytes: float = 0  # of an element, where it is converted on its way (converted.py)
     in_one: tuple[int, int] = (1, 1)  # its rows and neighbours along k in one stored element
+    run: int = 0  # its neighbours along k in 16 stored bytes; 0: they are of several rows
 
     @property
     def name(self) -> str:
@@ -101,6 +102,11 @@ class Matmul:
     def depth(self) -> Any:
         """Terms of a sum."""
         return _times(x.extent for x in (*self.deep, self.k))
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes of an element of the operand that is converted on its way; 0: none is."""
+        return self.lhs.stored_bytes + self.rhs.stored_bytes
 
     @property
     def has_batch(self) -> bool:

@@ -60,6 +60,8 @@ class EpilogueTypes:
     operands: tuple[str, ...] = ()
     # whether the output is staged in the slots of an operand (copies/reuse_operand_tiles.py)
     in_place: bool = False
+    # of an element of A in its slot, where it is converted on its way; 0: it is not
+    stored_bytes: float = 0
 
 
 def staging_memory(
@@ -71,7 +73,7 @@ def staging_memory(
     - `config`: with parts and slots of `store`, and `persistent` where it is known.
     - `dtype`, `epilogue`: types of the product's operands, and of what follows it.
     """
-    ring = ring_memory(ring_slots(tile, dtype), stages)
+    ring = ring_memory(ring_slots(tile, dtype, epilogue.stored_bytes), stages)
     tile_m, tile_n, _ = tile
     parts = config.store_parts or 1
     pieces = [
@@ -166,7 +168,7 @@ def leaves_as_boxes(
     if not leaves_operands_open(config) or depth is None or row is None or config.tile is None:
         return False
     (rows, columns, _), size = config.tile, dtype_bytes(dtype)
-    slot = sum(x.num_bytes for x in ring_slots(config.tile, dtype))
+    slot = sum(x.num_bytes for x in ring_slots(config.tile, dtype, epilogue.stored_bytes))
     every = all(is_loadable(shape, dtype) for dtype in epilogue.outputs)
     return every and any(
         leave_as_boxes(

@@ -114,10 +114,12 @@ def _gelu(half: Any) -> Any:
 def _widened(source: str, dtype: str) -> Function:
     """Return the function of a word of two bytes that gives a word of two floats."""
 
-    def widen(word: Any) -> Any:
-        pair = np.stack([word & 0xFF, word >> 8 & 0xFF]).astype(np.uint8).view(numpy_dtype(source))
-        low, high = pair.astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
-        return low | high << np.uint32(16)
+    def widen(word: Any, half: Any, zero: Any) -> Any:
+        both = word >> (half * np.uint32(16))
+        pair = np.stack([both & 0xFF, both >> 8 & 0xFF]).astype(np.uint8).view(numpy_dtype(source))
+        if source.startswith("float"):
+            return _halves_of(pair.astype(numpy_dtype(dtype)))
+        return _joined(pair.astype(np.float64) - zero, dtype)
 
     return widen
 
@@ -130,7 +132,11 @@ def _halves(word: Any, dtype: str) -> Any:
 
 def _joined(pair: Any, dtype: str) -> Any:
     """Return two numbers as the halves of a word, each rounded once."""
-    low, high = np.asarray(pair).astype(numpy_dtype(dtype)).view(np.uint16).astype(np.uint32)
+    return _halves_of(np.asarray(pair).astype(numpy_dtype(dtype)))
+
+
+def _halves_of(pair: Any) -> Any:
+    low, high = pair.view(np.uint16).astype(np.uint32)
     return low | high << np.uint32(16)
 
 
@@ -147,6 +153,11 @@ def _without_zero(low: Any, high: Any, zero: Any, dtype: str) -> Any:
 def _nibbles(word: Any, byte: Any, zero: Any, dtype: str) -> Any:
     first = word >> (8 * byte)
     return _without_zero(first & 15, first >> 4 & 15, zero, dtype)
+
+
+def _nibbles_apart(word: Any, shift: Any, zero: Any, dtype: str) -> Any:
+    first = word >> shift
+    return _without_zero(first & 15, first >> 16 & 15, zero, dtype)
 
 
 MATH: dict[str, Function] = {
@@ -219,6 +230,7 @@ MATH: dict[str, Function] = {
 }
 for _dtype, _ptx in (("float16", "f16x2"), ("bfloat16", "bf16x2")):
     MATH[f"tvm_hopper_nibbles_{_dtype}"] = partial(_nibbles, dtype=_dtype)
+    MATH[f"tvm_hopper_nibbles_apart_{_dtype}"] = partial(_nibbles_apart, dtype=_dtype)
     MATH[f"tvm_hopper_small_{_dtype}"] = partial(_without_zero, dtype=_dtype)
     for _op, _function in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply)):
         MATH[f"tvm_hopper_{_op}_{_ptx}"] = _of_halves(_function, _dtype)

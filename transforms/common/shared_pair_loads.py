@@ -22,10 +22,11 @@ from tvm_hopper import ir
 
 @dataclass(frozen=True)
 class SharedPair:
-    """Registers for two neighbours, and the statement that loads them."""
+    """Registers for two neighbours from `first` on, and the statement that loads them."""
 
     registers: ir.Var
     load: ir.Stmt
+    first: Any = 0
 
     def in_value(self, value: Any, which: int) -> Any:
         """Return a value of one of the two with its element of the shared tile in a register."""

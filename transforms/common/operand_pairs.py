@@ -1,4 +1,4 @@
-"""Compute both elements of a word at once. Part of LowerWgmma.
+"""Compute both elements of a word at once: for operands in registers.
 
     f[0] = (float16(w[8 j] >> 8 t & 15) - 7) * s;  f[1] = (float16(w[8 j] >> 8 t + 4 & 15) - 7) * s
   ->
@@ -23,7 +23,7 @@ from tvm_hopper.codegen_patches import byte_pairs, half_pairs
 from tvm_hopper.facts.dtypes import DTYPES
 from tvm_hopper.facts.programming_model import WORD_BYTES
 
-from ..shared_pair_loads import SharedPair
+from .shared_pair_loads import SharedPair
 
 OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 _INTEGER = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod)
@@ -110,14 +110,19 @@ class HalfPair:
         if not byte_pairs.widens(ir.dtype_of(registers), self.dtype) or not all(
             isinstance(z.value, ir.TensorLoad)
             and z.value.source.same_as(registers)
-            and ir.is_const(z.value.indices[0], place)
+            and ir.is_const(ir.simplify(z.value.indices[0] - self.loaded.first), place)
             for place, z in enumerate((x, y))
         ):
             return None
-        narrow = ir.new_buffer(f"{registers.name}_bytes", (1,), "uint16", "local")
-        self.before.append(tirx.DeclBuffer(narrow, data=registers.data))
-        word = tirx.BufferLoad(narrow, [0])
-        return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word)
+        count = int(registers.shape[0])
+        is_wide = count % 4 == 0 and ir.dtype_of(registers) in byte_pairs.SOURCES
+        kind, each = ("uint32", 4) if is_wide else ("uint16", 2)
+        words = ir.new_buffer(f"{registers.name}_bytes", (count // each,), kind, "local")
+        self.before.append(tirx.DeclBuffer(words, data=registers.data))
+        first = self.loaded.first
+        word = tirx.BufferLoad(words, [ir.simplify(first // each, self.analyzer)])
+        half = tirx.Cast("uint32", ir.simplify(first % 4 // 2, self.analyzer)) if is_wide else 0
+        return byte_pairs.widen(ir.dtype_of(registers), self.dtype, word, half)
 
     def _zero(self, x: Any, y: Any) -> Any:
         """Return a small integer that is subtracted from both, as a uint32; None if it is none."""
@@ -125,22 +130,28 @@ class HalfPair:
             return None
         if isinstance(x, tirx.FloatImm):
             value = float(x.value)
-            is_small = value.is_integer() and 0 <= value <= half_pairs.MOST_ZERO
+            is_small = value.is_integer() and 0 <= value <= byte_pairs.MOST_ZERO
             return tirx.const(int(value), "uint32") if is_small else None
         found = Field.of(x, self.analyzer) if isinstance(x, tirx.Cast) else None
-        return found.value if found and found.mask <= half_pairs.MOST_ZERO else None
+        return found.value if found and found.mask <= byte_pairs.MOST_ZERO else None
 
     def _integers(self, x: Any, y: Any, zero: Any) -> Any:
         """Return a word of two fields of words, minus a number; None if they are none."""
         first, second = Field.of(x, self.analyzer), Field.of(y, self.analyzer)
         if first is None or second is None or first.mask != second.mask:
             return None
-        if first.mask == (1 << NIBBLE_BITS) - 1 and self._is_run(first, second, NIBBLE_BITS, 8):
+        byte_mask, nibble_mask = ((1 << x) - 1 for x in (BYTE_BITS, NIBBLE_BITS))
+        if first.mask == byte_mask and self._is_run(first, second, BYTE_BITS, 16):
+            half = tirx.Cast("uint32", self.analyzer.simplify(first.shift // 16))
+            return byte_pairs.widen("uint8", self.dtype, first.word, half, zero)
+        if _most(zero) > half_pairs.MOST_ZERO:
+            return None
+        if first.mask == nibble_mask and self._is_run(first, second, NIBBLE_BITS, 8):
             byte = tirx.Cast("uint32", self.analyzer.simplify(first.shift // BYTE_BITS))
             return half_pairs.nibbles(self.dtype, first.word, byte, zero)
-        is_byte = first.mask == (1 << BYTE_BITS) - 1 and ir.is_const(zero, 0)
-        if is_byte and self._is_run(first, second, BYTE_BITS, 16):
-            return byte_pairs.widen("uint8", self.dtype, tirx.Cast("uint16", first.moved))
+        if is_apart(first, second, self.analyzer):
+            shift = tirx.Cast("uint32", first.shift)
+            return half_pairs.nibbles_apart(self.dtype, first.word, shift, zero)
         if first.mask > half_pairs.MOST_SMALL[self.dtype]:
             return None
         return half_pairs.small(self.dtype, first.value, second.value, zero)
@@ -196,6 +207,24 @@ class Field:
     def value(self) -> Any:
         """The field, as a uint32."""
         return tirx.bitwise_and(self.moved, tirx.const(self.mask, "uint32"))
+
+
+def _most(zero: Any) -> int:
+    """Return the largest number that a zero point may be: a constant, or a field."""
+    known = ir.static_int(zero)
+    return int(zero.b) if known is None else known
+
+
+def is_apart(first: Field, second: Field, analyzer: sym.Analyzer) -> bool:
+    """Tell two nibbles at the same place of the lower and of the upper half of a word."""
+    is_nibble = first.mask == second.mask == (1 << NIBBLE_BITS) - 1
+    step, start = analyzer.simplify(second.shift - first.shift), first.shift
+    is_even = (
+        int(analyzer.modular_set(start).coeff) % 4 == int(analyzer.modular_set(start).base) % 4 == 0
+    )
+    is_low = analyzer.can_prove(start < WORD_BITS // 2)
+    same = tvm_ffi.structural_equal(first.word, second.word)
+    return bool(is_nibble and is_even and is_low and same and ir.is_const(step, WORD_BITS // 2))
 
 
 def _is_word(load: Any, word: Any) -> bool:

@@ -1,7 +1,6 @@
 """SpecializeWarps: a producer loads, consumers do all else, and channels hand slots over."""
 
 import pytest
-
 from tvm import s_tir, tirx
 
 from tests.transforms.pipeline.test_plan_ring_buffers import (

@@ -158,16 +158,18 @@ def _shape_of_program(plain: Any, name: str) -> AttentionShape:
         raise cannot_schedule(f"function {name}", wide, "dimensions that are known")
     sizes = [ir.static_int(x.extent) for x in found.leads]
     group = group_of(found)
+    bounds = RunningForm(found, tile, found.probabilities).bounds
     return AttentionShape(
         rows=ir.static_int(found.row.extent),
         keys=ir.static_int(found.key.extent),
         depth=-(-depth // KEY_STEP) * KEY_STEP,
         columns=columns,
         dtype=ir.dtype_of(found.keys.source),
-        is_masked=RunningForm(found, tile, found.probabilities).bounds.grow_with_rows,
+        is_masked=bounds.grow_with_rows,
         heads=None if None in sizes else prod(x for x in sizes if x),
         group=1 if group is None else group[1],
         may_split=True,
+        band=bounds.band,
     )
 
 

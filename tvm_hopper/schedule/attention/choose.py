@@ -51,6 +51,8 @@ class AttentionShape:
     - `heads`: of queries, times the batch; None if symbolic.
     - `group`: heads that share keys and values.
     - `may_split`: whether parts of the keys may be merged: there is one output.
+    - `band`: from which key on, and up to which one, row 0 sees keys, if both move with the row.
+      None: all that there are; by `is_masked`, the last row sees the last key.
     """
 
     rows: int | None
@@ -62,6 +64,7 @@ class AttentionShape:
     heads: int | None = None
     group: int = 1
     may_split: bool = False
+    band: tuple[int | None, int | None] = (None, None)
 
     def shared_bytes(self, tile: tuple[int, int], stages: int) -> int:
         """Return what the tiles of a thread block take of shared memory."""
@@ -166,15 +169,20 @@ def _time_of_tiles(shape: AttentionShape, tile: tuple[int, int], time_of_tile: i
     """Return the time of all tiles of a head."""
     rows = shape.rows or USUAL_LENGTH
     keys = shape.keys or USUAL_LENGTH
-    seen = [keys] * -(-rows // tile[0])
-    if shape.is_masked:
-        seen = [min(keys, max(1, keys - rows + (n + 1) * tile[0])) for n in range(len(seen))]
-    steps = sum(-(-x // tile[1]) for x in seen)
+    tiles = range(0, rows, tile[0])
+    begin, end = shape.band
+    if shape.is_masked and end is None:
+        end = keys - rows + 1
+    steps = 0
+    for row in tiles:
+        low = 0 if begin is None else max(0, row + begin)
+        high = keys if end is None else max(1, min(keys, row + tile[0] - 1 + end))
+        steps += max(0, -(-high // tile[1]) - low // tile[1])
     ragged = TIME_OF_RAGGED * (keys % tile[1] > 0)
     share = max(tile[0] / (2 * ROWS), 1)  # a tile of 64 rows waits as long as one of 128
     of_rows = TIME_OF_THREE if tile[0] > 2 * ROWS else 1
     step = tile[1] + TIME_OF_STEP + TIME_OF_COLUMN * max(0, shape.columns - 2 * ROWS)
-    return steps * step * of_rows + len(seen) * (time_of_tile * share + ragged)
+    return steps * step * of_rows + len(tiles) * (time_of_tile * share + ragged)
 
 
 def _fastest_tile(shape: AttentionShape, given: AttentionConfig, stages: int) -> tuple[int, int]:

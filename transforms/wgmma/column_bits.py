@@ -87,7 +87,7 @@ def take_column_bits(
         condition, yes, no = _parts(node)
         if condition is None:
             return mutator.default_mutate(node)
-        terms = ir.conjuncts(condition)
+        terms = list(ir.conjuncts(condition))
         own = [x for x in terms if _is_of_column(x, row, column)]
         reads = bool(ir.find_all(own, ir.TensorLoad))
         after = terms

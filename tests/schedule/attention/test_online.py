@@ -79,6 +79,14 @@ CASES = {
         score=lambda s, p, t: s * f32(0.25) + t["bias"][0, p[1], p[2], p[3]].astype("float32"),
         reference=lambda s, p, t: s * 0.25 + t["bias"],
     ),
+    "mask_of_keys": Case(
+        **{"n": 70, "m": 110, "h": 2, "kv": 1},
+        tensors={"mask": ((1, 110), "bool")},
+        score=lambda s, p, t: tirx.Select(
+            tirx.And(p[3] - p[2] <= 30, t["mask"][p[0], p[3]]), s * f32(0.3), f32(-INF)
+        ),
+        reference=lambda s, p, t: np.where((p[3] - p[2] <= 30) & t["mask"], s * 0.3, -INF),
+    ),
     "mask": Case(
         **RAGGED,
         tensors={"mask": ((1, 1, 70, 50), "bool")},

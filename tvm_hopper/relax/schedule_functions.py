@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper import dlight, schedule as hs
+from tvm_hopper.dlight.attention import has_softmax
 from tvm_hopper.dlight.decisions import Decision, is_scheduled
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import HopperError
@@ -29,6 +30,7 @@ from . import collect
 from .cache_kernels import serve_cache_kernels
 from .calls import find_calls
 from .check_builds import find_fault
+from .join_attention import LEFT
 from .options import ModelOptions
 from .records import FunctionRecord, to_text
 from .tuned import TunedChoice, find_tuned, open_records
@@ -72,6 +74,8 @@ class ScheduleFunctions:
         calls, libraries = find_calls(mod)
         records += [collect.of_library(name, served) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
+        if LEFT in (mod.attrs or {}):
+            counted = [_with_reason(x, mod[x.name], str(mod.attrs[LEFT])) for x in counted]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return changed.with_attr(ATTR, to_text(counted))
@@ -133,6 +137,13 @@ def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
     if old.attrs and "global_symbol" in old.attrs:
         return new.with_attr("global_symbol", old.attrs["global_symbol"])
     return new.without_attr("global_symbol")
+
+
+def _with_reason(record: FunctionRecord, func: Any, why: str) -> FunctionRecord:
+    """Say of a softmax why the attention that it is part of is several kernels."""
+    if not isinstance(func, tirx.PrimFunc) or not has_softmax(func):
+        return record
+    return replace(record, note=_joined(record.note, f"part of an attention: {why}"))
 
 
 def _with_calls(record: FunctionRecord, calls: dict[str, Any]) -> FunctionRecord:

@@ -170,6 +170,7 @@ def _shape_of_program(plain: Any, name: str) -> AttentionShape:
         group=1 if group is None else group[1],
         may_split=True,
         band=bounds.band,
+        is_computed=bounds.leaves_computed,
     )
 
 

@@ -75,6 +75,11 @@ class MaskBounds:
         return bool(known) and all(x.is_upper and (x.growth(row) or 0) > 0 for x in known)
 
     @property
+    def leaves_computed(self) -> bool:
+        """Whether scores inside of the bounds are more than products."""
+        return not isinstance(self._rest, ir.Var) or any(x is None for x, _ in self._bounds)
+
+    @property
     def band(self) -> tuple[int | None, int | None]:
         """The first key of row 0 and the one behind its last, where they move with the row."""
         row = self.attention.row.var
@@ -119,12 +124,10 @@ class MaskBounds:
 
     def edges(self, first: Any, last: Any) -> list[Any] | None:
         """Return when masks can hide one of some keys from a row; None if scores change anyway."""
-        if not isinstance(self._rest, ir.Var):
+        if self.leaves_computed:
             return None
         found: list[Any] = []
-        for bound, _ in self._bounds:
-            if bound is None:
-                return None
+        for bound in (x for x, _ in self._bounds if x is not None):
             base = bound.of_rows(self.attention.row.var, self.rows, widest=False)
             if base is None:
                 return None

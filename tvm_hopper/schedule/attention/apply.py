@@ -24,7 +24,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import HALF_DTYPES
-from tvm_hopper.requests.keys import PAIRS
+from tvm_hopper.requests.keys import CHOSEN, PAIRS
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import check_program, check_type
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -32,7 +32,7 @@ from tvm_hopper.schedule.products.config import Roles
 from tvm_hopper.schedule.tile_order import raster
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
-from .choose import AttentionShape, choose_attention
+from .choose import AttentionShape, rank_attention
 from .config import KEY_STEP, AttentionConfig
 from .few_rows import group_of
 from .online import ONLINE, online
@@ -46,6 +46,7 @@ IN_REGISTERS = (
     *("S_init", "P", "acc_init"),
     *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
 )
+CONFIGS_SHOWN = 5
 LIMIT = "limit"  # of the keys that a row sees, where device memory tells
 
 
@@ -69,13 +70,15 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
     check_program("attention", sch)
     check_type("attention", "config", config, AttentionConfig, "an hs.AttentionConfig")
     form = find_form(sch)
-    chosen = choose_attention(form.shape, form.fixed(config or AttentionConfig()))
+    given = form.fixed(config or AttentionConfig())
+    ranked = rank_attention(form.shape, given)
+    chosen, listed = ranked[0].config, "\n".join(map(str, ranked[:CONFIGS_SHOWN]))
     fresh = _with_tile(sch, form, chosen)
     plain = fresh or sch
     before = block_names(plain)
 
     def step(copy: s_tir.Schedule, _: Callable[[Any], Any] | None = None) -> Any:
-        return _apply(copy, chosen)
+        return _apply(copy, chosen, "" if given.tile else listed)
 
     def accept(copy: s_tir.Schedule, tile: Any) -> None:
         check_nothing_left(copy, tile, before)
@@ -225,12 +228,14 @@ def _call(sizes: tuple[tuple[int, int], int, int, bool]) -> str:
     return f"hs.online(mod, tile={tile}, parts={parts}, splits={splits}, packs={packs})"
 
 
-def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
-    """Schedule the form; return the block of a tile."""
+def _apply(sch: s_tir.Schedule, config: AttentionConfig, listed: str) -> Any:
+    """Schedule the form; return the block of a tile. `listed` is what `explain` says of others."""
     tile = sch.get_sblock("tile")
     *heads, rows, parts = sch.get_loops(tile)
     _deal_out(sch, heads, rows, config)
     schedule_tile(sch, parts, config, "tma")
+    if listed:
+        sch.annotate(sch.get_sblock("S_o"), CHOSEN, listed)
     if config.splits and config.splits > 1:
         schedule_merge(sch)
     return tile

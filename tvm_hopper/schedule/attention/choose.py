@@ -100,10 +100,14 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class RankedAttention:
-    """A configuration with all fields, and its estimated time; of unknown sizes that of 128 rows."""
+    """A configuration with all fields, and its estimated time.
+
+    `is_relative`: sizes are not known, and the time is that of 128 rows of a head.
+    """
 
     config: AttentionConfig
     microseconds: float
+    is_relative: bool = False
 
     def __str__(self) -> str:
         config, tile = self.config, self.config.tile or (0, 0)
@@ -111,7 +115,7 @@ class RankedAttention:
         parts = f" in {config.splits} parts" if (config.splits or 1) > 1 else ""
         order = "tiles in turn" if config.persistent else "a block each tile"
         what = f"{tile[0]}x{tile[1]}{parts}, {groups}, {config.stages} stages, {order}"
-        return f"{what}: {self.microseconds:.1f} us"
+        return what if self.is_relative else f"{what}: {self.microseconds:.1f} us"
 
 
 def choose_attention(shape: AttentionShape, given: AttentionConfig) -> AttentionConfig:
@@ -136,7 +140,8 @@ def rank_attention(shape: AttentionShape, given: AttentionConfig) -> list[Ranked
         config = _completed(shape, replace(given, packs=packs, stages=stages), tile)
         for persistent in _orders(shape, config):
             made = replace(config, persistent=persistent)
-            found.append(RankedAttention(made, _time(shape, made)))
+            is_relative = None in (shape.rows, shape.keys, shape.heads)
+            found.append(RankedAttention(made, _time(shape, made), is_relative))
     return sorted(found, key=lambda x: (x.microseconds, -(x.config.tile or (0, 0))[1]))
 
 

@@ -147,18 +147,21 @@ def find_form(sch: s_tir.Schedule) -> OnlineForm:
             'allow this rounding: hs.online(mod, probabilities="float16")',
         )
     plain = origins.plain_of(sch)
-    shape = _shape_of_form(func, (rows, keys)) if plain is None else _shape_of_program(plain, name)
+    shape = _shape_of_form(func, (rows, keys)) if plain is None else attention_shape(plain[name])
     return OnlineForm(name, ((rows, keys), parts, splits, bool(packs)), weights, shape, plain)
 
 
-def _shape_of_program(plain: Any, name: str) -> AttentionShape:
-    """Return the shape of the program that a form was made of."""
-    found = recognize(plain[name])
+def attention_shape(func: tirx.PrimFunc) -> AttentionShape:
+    """Return what the choice of a configuration depends on, of attention in plain loops.
+
+    - raises ScheduleError: the function is none, or its head dimensions are not known.
+    """
+    found = recognize(func)
     tile = AttentionTile(wgmma.INSTRUCTION_M, wgmma.INSTRUCTION_M, 1)
     depth, columns = (ir.static_int(x.extent) for x in (found.depth, found.column))
     if depth is None or columns is None:
         wide = f"head dimensions {found.depth.extent} and {found.column.extent}"
-        raise cannot_schedule(f"function {name}", wide, "dimensions that are known")
+        raise cannot_schedule("function", wide, "dimensions that are known")
     sizes = [ir.static_int(x.extent) for x in found.leads]
     group = group_of(found)
     bounds = RunningForm(found, tile, found.probabilities).bounds

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, IN_ORDER, NUM_SLOTS, RELEASE
+from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, IN_ORDER, NUM_SLOTS, RELEASE, SHIFT
 from tvm_hopper.transforms.common.channel import find_calls, find_loads, is_load
 
 from .specialize_warps_plan import ROLE_KEYS, RolePlan
@@ -81,7 +81,7 @@ def _places(
             inside[last].append(together)
             continue
         when = None
-        if not is_producer and isinstance(parts[last], ir.For) and find_loads(parts[last]):
+        if not is_producer and _ends_in_loop(parts[last], together):
             k, extent = parts[last].loop_var, parts[last].extent
             end[last].append((together, k.equal(parts[last].min + extent - ir.cast_like(1, k))))
             when = ir.simplify(extent < ir.cast_like(1, extent))
@@ -96,6 +96,18 @@ def _places(
         else:
             behind[last] += keep(together, beside, when)[1]
     return before, behind, inside, end
+
+
+def _ends_in_loop(part: ir.Stmt, loads: list[ir.SBlockRealize]) -> bool:
+    """Tell a loop over loads of its own whose last iteration is the last to read others' tiles.
+
+    What runs iterations late reads them behind the loop.
+    """
+    if not isinstance(part, ir.For) or not find_loads(part):
+        return False
+    tiles = [region.source for load in loads for region in load.block.writes]
+    late = ir.find_blocks(part, SHIFT)
+    return not any(ir.accesses(block, tile) for block in late for tile in tiles)
 
 
 def _uncounted(release: ir.SBlockRealize) -> ir.SBlockRealize:

@@ -64,13 +64,17 @@ def bits_of(number: int) -> Any:
 
 
 def take_column_bits(
-    store: ir.BufferStore, row: ir.Var, column: ir.Var, columns: int
+    store: ir.BufferStore, predicate: Any, row: ir.Var, column: ir.Var, columns: int
 ) -> ColumnBits | None:
-    """Find conditions on columns alone that read memory; None if there is none."""
+    """Find conditions on columns alone that read memory; None if there is none.
+
+    - `predicate`: when the statement runs. A warp reads what some of its rows may not: where a
+      condition on rows may keep a read in bounds, its indices are cut.
+    """
     step = ir.Var("step", "int32")
     registers: list[ir.Var] = []
     found: list[list[Any]] = []
-    around: list[Any] = []  # conditions on columns under which an expression is computed
+    around = list(ir.conjuncts(predicate))  # under which an expression is computed
 
     def bit(terms: list[Any]) -> Any:
         same = (n for n, x in enumerate(found) if tvm_ffi.structural_equal(x, terms))
@@ -90,15 +94,18 @@ def take_column_bits(
         terms = list(ir.conjuncts(condition))
         own = [x for x in terms if _is_of_column(x, row, column)]
         reads = bool(ir.find_all(own, ir.TensorLoad))
-        after = terms
         if reads:
             rest = [x for x in terms if not any(x.same_as(y) for y in own)]
-            after = [bit([*around, *own]), *rest]
-        around.extend(own)
+            known = [*(x for x in around if _is_of_column(x, row, column)), *own]
+            if ir.depends_on([*around, *rest], [row]):
+                known = [_in_bounds(x) for x in known]
+            condition = ir.conjunction([bit(known), *rest])
+        around.extend(terms)
         yes = tvm_ffi.structural_mutate(yes, callbacks)
-        del around[len(around) - len(own) :]
+        del around[len(around) - len(terms) :]
         no = tvm_ffi.structural_mutate(no, callbacks)
-        return tirx.Select(ir.conjunction(after), yes, no) if reads else _with(node, condition, yes, no)
+        is_select = reads or isinstance(node, tirx.Select)
+        return (tirx.Select if is_select else tirx.if_then_else)(condition, yes, no)
 
     callbacks = [(tirx.Select, choose), (ir.Call, choose)]
     value = tvm_ffi.structural_mutate(store.value, callbacks)
@@ -115,6 +122,20 @@ def _is_of_column(term: Any, row: ir.Var, column: ir.Var) -> bool:
     return is_read and ir.depends_on(term, [column]) and not ir.depends_on(term, [row])
 
 
+def _in_bounds(term: Any) -> Any:
+    """Cut the indices of reads to those of their tensors."""
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        node = mutator.default_mutate(node)
+        cut = []
+        for x, extent in zip(node.indices, node.source.shape, strict=True):
+            last = ir.cast_like(extent, x) - ir.cast_like(1, x)
+            cut.append(tirx.max(tirx.min(x, last), ir.cast_like(0, x)))
+        return tirx.BufferLoad(node.source, cut)
+
+    return ir.mutate(term, [(ir.TensorLoad, load)])
+
+
 def _parts(node: Any) -> tuple[Any, Any, Any]:
     """Return condition and both values of a choice; None of anything else."""
     if isinstance(node, tirx.Select):
@@ -123,9 +144,3 @@ def _parts(node: Any) -> tuple[Any, Any, Any]:
         condition, yes, no = node.args
         return condition, yes, no
     return None, None, None
-
-
-def _with(node: Any, condition: Any, yes: Any, no: Any) -> Any:
-    if isinstance(node, tirx.Select):
-        return tirx.Select(condition, yes, no)
-    return tirx.if_then_else(condition, yes, no)

@@ -46,7 +46,9 @@ class UpdatedFragment(Fragment):
     def _set_bits(self) -> Any:
         """Compute what memory says of columns, once for all rows."""
         row, column = self.nest.row.loop_var, self.nest.column.loop_var
-        self.bits = take_column_bits(self.store, row, column, self.nest.columns)
+        self.bits = take_column_bits(
+            self.store, self.nest.predicate, row, column, self.nest.columns
+        )
         if self.bits is None:
             return None
         self.store = self.bits.store

@@ -75,7 +75,9 @@ class ScheduleFunctions:
         records += [collect.of_library(name, served) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
         if LEFT in (mod.attrs or {}):
-            counted = [_with_reason(x, mod[x.name], str(mod.attrs[LEFT])) for x in counted]
+            loops = {str(gv.name_hint): func for gv, func in mod.functions_items()}
+            why = str(mod.attrs[LEFT])
+            counted = [_with_reason(x, loops.get(x.name), why) for x in counted]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return changed.with_attr(ATTR, to_text(counted))

@@ -39,7 +39,7 @@ from .mutator_passes import rewrite_functions
 from .options import ModelOptions
 
 NAME = "attention"
-LEFT = "tvm_hopper.attentions_left"
+LEFT = "relax.attentions_left"
 OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
 
 

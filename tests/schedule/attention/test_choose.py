@@ -21,8 +21,9 @@ def test_each_head_dimension_has_a_tile_that_fits(columns):
         config = choose_attention(shape, hs.AttentionConfig())
         rows, keys = config.tile
         assert (rows, keys % 16) == (64 * config.consumers, 0)
+        own = None if config.registers is None else config.registers[1]
         held = shape.held(keys)
-        assert registers.accumulator_budget(held, config.consumers, SM_90A, None, True).fits
+        assert registers.accumulator_budget(held, config.consumers, SM_90A, own, True).fits
         assert shape.shared_bytes(config.tile, config.stages) <= SM_90A.tile_bytes
 
 

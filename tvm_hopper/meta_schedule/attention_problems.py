@@ -53,8 +53,13 @@ class AttentionProblem(Problem):
                 with self.target:
                     ranked = rank_attention(self.shape, given)
                 for one in (x.config for x in ranked):
-                    fields = {"tile": one.tile, "consumers": one.consumers, "splits": one.splits}
-                    plain = replace(given, **fields, packs=one.packs)
+                    plain = replace(
+                        given,
+                        tile=one.tile,
+                        consumers=one.consumers,
+                        splits=one.splits,
+                        packs=one.packs,
+                    )
                     found[plain] = None
                     if one.consumers and one.consumers > 1:
                         found[replace(plain, in_order=True)] = None

@@ -116,9 +116,9 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
 
     def _function(self, mod: tvm.IRModule) -> _Joined | str:
         """Add a function to the model, the same one for equal ones; a reason if there is none."""
-        for known, joined in self.known:
+        for known, found in self.known:
             if tvm_ffi.structural_equal(known, mod["main"]):
-                return joined
+                return found
         joined: _Joined | str = "an operator that TVM has no loops for, or a constant tensor"
         try:
             made = _fused(mod)

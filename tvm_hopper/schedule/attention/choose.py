@@ -26,6 +26,7 @@ TIME_OF_STEP = 40  # beside that of its keys
 TIME_OF_COLUMN = 0.35  # of a step, of columns beyond 128: nothing hides that the sum is rescaled
 # Of a next tile, and more for each column of queries and of values; of a block that begins.
 TIME_OF_TILE, TIME_OF_TILE_COLUMN, TIME_OF_BLOCK = 60, 0.56, 335
+TIME_OF_MERGE, TIME_OF_PART = 340, 20  # of a second kernel, and what it reads of each part
 TIME_OF_MASK = 55  # of a tile whose last steps compare indices
 TIME_OF_RAGGED = 28  # of a last step that is not full
 # Three consumers take 1.29 times as long for 1.5 times the rows where products are small; of more
@@ -129,20 +130,24 @@ def choose_attention(shape: AttentionShape, given: AttentionConfig) -> Attention
 def rank_attention(shape: AttentionShape, given: AttentionConfig) -> list[RankedAttention]:
     """Return the configurations that have the given fields, the fastest first.
 
+    Parts of the keys follow from the tile, and not the tile from its parts.
+
     - raises ScheduleError: as `choose_attention`.
     """
     packs = shape.has_room_for_group if given.packs is None else given.packs
     shape = shape.packed if packs else shape
     stages = given.stages or STAGES
     tiles = [given.tile] if given.tile else _legal_tiles(shape, given, stages)
+    is_relative = None in (shape.rows, shape.keys, shape.heads)
     found = []
     for tile in tiles:
         config = _completed(shape, replace(given, packs=packs, stages=stages), tile)
         for persistent in _orders(shape, config):
             made = replace(config, persistent=persistent)
-            is_relative = None in (shape.rows, shape.keys, shape.heads)
-            found.append(RankedAttention(made, _time(shape, made), is_relative))
-    return sorted(found, key=lambda x: (x.microseconds, -(x.config.tile or (0, 0))[1]))
+            whole = _time(shape, made if given.splits else replace(made, splits=1))
+            ranked = RankedAttention(made, _time(shape, made), is_relative)
+            found.append(((whole, -tile[1]), ranked))
+    return [x for _, x in sorted(found, key=lambda x: x[0])]
 
 
 def _completed(
@@ -220,7 +225,9 @@ def _time(shape: AttentionShape, config: AttentionConfig) -> float:
     heads = shape.heads * parts
     tiles = heads * each
     if tiles <= sms:
-        return us * (mean * (2 if shape.is_masked else 1) + TIME_OF_BLOCK)
+        longest = mean * (2 if shape.is_masked and parts == 1 else 1)
+        merged = (TIME_OF_MERGE + TIME_OF_PART * parts) * (parts > 1)
+        return us * (longest + TIME_OF_BLOCK + merged)
     if not config.persistent:  # the last blocks end one by one
         return us * (tiles * (mean + TIME_OF_BLOCK) / sms + mean)
     if shape.is_masked:

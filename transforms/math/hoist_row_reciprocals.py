@@ -22,10 +22,6 @@ All other quotients, as those that become int8, get two multiply-adds next to th
 
 They are rounded as divisions are, with 0.5 units and less than 2^-20 of one next to that.
 
-In kernels of products so are quotients by what a thread holds in registers: an attention divides by
-the sum of its weights when a tile ends, and a slow path for each element keeps the compiler from
-overlapping one division with the next.
-
 Before: elements are distributed to threads.  After: no such quotient, in kernels bound by memory.
 """
 
@@ -77,9 +73,7 @@ def plan_quotients(kernel: ir.For) -> tuple[Quotient, ...]:
         products = _factors(value.value, powers) if is_half else []
         for division in ir.find_all(value, tirx.Div):
             is_rounded = division not in products
-            is_known = is_memory_bound(kernel) or _is_in_registers(division.b)
-            is_known = is_known and _is_of_row(division, variables)
-            if is_known and not (is_rounded and store in kept):
+            if _is_of_row(division, variables) and not (is_rounded and store in kept):
                 found.append(Quotient(division, is_rounded))
     return tuple(found)
 
@@ -107,12 +101,6 @@ def _exponentials(kernel: ir.For) -> list[Any]:
     """Return the registers that hold exponentials."""
     stores = ir.find_all(kernel, ir.BufferStore, lambda x: str(x.buffer.scope()) == "local")
     return [x.buffer for x in stores if _is_exponential(x.value, [])]
-
-
-def _is_in_registers(divisor: Any) -> bool:
-    """Tell a value of a row that a thread computed: a sum of the weights behind a product."""
-    loads = ir.find_all(divisor, ir.TensorLoad)
-    return bool(loads) and all(str(x.source.scope()) == "local" for x in loads)
 
 
 def _is_of_row(division: tirx.Div, variables: list[ir.Var]) -> bool:
@@ -153,12 +141,12 @@ def _float32(number: float) -> Any:
 
 
 def hoist_row_reciprocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Rewrite the quotients of one function's kernels."""
+    """Rewrite the quotients of one function's memory-bound kernels."""
     if options.read(FUNCTIONS, func) == "library":
         return func
 
     def rewrite(kernel: ir.For, notes: list[Note]) -> Any:
-        if not (plan := plan_quotients(kernel)):
+        if not is_memory_bound(kernel) or not (plan := plan_quotients(kernel)):
             return kernel
         after = rewrite_quotients(kernel, plan)
         assert not plan_quotients(after), "hoist_row_reciprocals left a division"

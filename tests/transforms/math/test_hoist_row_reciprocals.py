@@ -36,15 +36,6 @@ def test_a_quotient_becomes_a_product():
     check(got, parse(BEFORE, ("STORE", PRODUCT)))
 
 
-def test_a_kernel_of_products_divides_by_what_a_thread_holds():
-    """A sum of weights; what lies in memory may be read for each element."""
-    product = (', memory_bound="row_reduction"', "")
-    got = run(parse(BEFORE, product, ("STORE", DIVISION)), hoist_row_reciprocals)
-    check(got, parse(BEFORE, product, ("STORE", PRODUCT)))
-    stored = parse(BEFORE, product, ("STORE", DIVISION.replace("s[0]", "Z[bx, 0]")))
-    check(run(stored, hoist_row_reciprocals), stored)
-
-
 @pytest.mark.parametrize(
     "store",
     [

@@ -68,8 +68,8 @@ def take_column_bits(
 ) -> ColumnBits | None:
     """Find conditions on columns alone that read memory; None if there is none.
 
-    - `predicate`: when the statement runs. A warp reads what some of its rows may not: where a
-      condition on rows may keep a read in bounds, its indices are cut.
+    - `predicate`: when the statement runs. A warp reads what some of its elements do not: where
+      another condition may keep a read in bounds, its indices are cut.
     """
     step = ir.Var("step", "int32")
     registers: list[ir.Var] = []
@@ -97,13 +97,15 @@ def take_column_bits(
         if reads:
             rest = [x for x in terms if not any(x.same_as(y) for y in own)]
             known = [*(x for x in around if _is_of_column(x, row, column)), *own]
-            if ir.depends_on([*around, *rest], [row]):
+            if len(known) < len(around) + len(terms):
                 known = [_in_bounds(x) for x in known]
             condition = ir.conjunction([bit(known), *rest])
         around.extend(terms)
         yes = tvm_ffi.structural_mutate(yes, callbacks)
         del around[len(around) - len(terms) :]
+        around.append(tirx.Not(ir.conjunction(terms)))
         no = tvm_ffi.structural_mutate(no, callbacks)
+        around.pop()
         is_select = reads or isinstance(node, tirx.Select)
         return (tirx.Select if is_select else tirx.if_then_else)(condition, yes, no)
 

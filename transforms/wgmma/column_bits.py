@@ -106,7 +106,7 @@ def take_column_bits(
         around.append(tirx.Not(ir.conjunction(terms)))
         no = tvm_ffi.structural_mutate(no, callbacks)
         around.pop()
-        is_select = reads or isinstance(node, tirx.Select)
+        is_select = isinstance(node, tirx.Select) or (reads and not _reads_memory([yes, no]))
         return (tirx.Select if is_select else tirx.if_then_else)(condition, yes, no)
 
     callbacks = [(tirx.Select, choose), (ir.Call, choose)]
@@ -122,6 +122,11 @@ def _is_of_column(term: Any, row: ir.Var, column: ir.Var) -> bool:
     loads = ir.find_all(term, ir.TensorLoad)
     is_read = all(str(x.source.scope()) == "global" for x in loads)
     return is_read and ir.depends_on(term, [column]) and not ir.depends_on(term, [row])
+
+
+def _reads_memory(values: Any) -> bool:
+    """Tell values that a condition may have to guard."""
+    return ir.has_any(values, ir.TensorLoad, lambda x: str(x.source.scope()) == "global")
 
 
 def _in_bounds(term: Any) -> Any:

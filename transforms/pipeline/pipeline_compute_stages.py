@@ -200,7 +200,9 @@ def _give_back(plan: SkewPlan) -> list[ir.Stmt]:
             free = ir.Evaluate(make_call(FREE_SLOT, call.channel, freed))
             kept = [*terms, *([] if ir.is_const(exists, 1) else [exists])]
             elected = ir.IfThenElse(ir.conjunction(kept), free, None)
-            found.append(ir.opaque_block("give_back", elected, annotations={RELEASE: [ago, 0]}))
+            # lanes of a warp that arrives for all of them meet first
+            body = ir.replace_nodes(block.body, ir.IfThenElse, {branch: elected})
+            found.append(ir.opaque_block("give_back", body, annotations={RELEASE: [ago, 0]}))
     return found
 
 

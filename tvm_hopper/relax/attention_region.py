@@ -94,11 +94,11 @@ class Bindings:
         return value if isinstance(value, GenericConst) and value.ty.ndim == 0 else None
 
 
-def find_attentions(func: relax.Function) -> Iterator[tuple[list[OutlinedAttention], str]]:
+def find_attentions(func: relax.Function) -> Iterator[tuple[Any, list[OutlinedAttention], str]]:
     """Outline each attention operator, and each softmax along the last axis between products.
 
     An attention has several forms: the first one ends with all that moves or casts its result.
-    Where there is none, the second of a pair says why.
+    The operator's or softmax's variable is in front; where there is no form, the last says why.
     """
     bindings = Bindings(func)
     for var in list(bindings.values):
@@ -107,7 +107,7 @@ def find_attentions(func: relax.Function) -> Iterator[tuple[list[OutlinedAttenti
         forms = [y for y in (x.outline() for x in halves) if y is not None]
         if outliners:
             why = "" if forms else "a shape is not known" if halves else outliners[0].types
-            yield forms, why
+            yield var, forms, why
 
 
 def _outliners_at(bindings: Bindings, var: Any) -> list[_Outliner]:

@@ -14,11 +14,12 @@ are, and the report says why. Operators `nn.attention` become such functions, to
 
 Needs: operators as importers leave them, before TVM legalizes them.
 Leaves: functions for `dlight.Attention`, opaque to FuseOps; the attribute `LEFT` of a module with
-other attentions.
+other attentions: the extents of each one's weights, and why.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
 from .mutator_passes import rewrite_functions
 from .options import ModelOptions
+from .work import extent_text
 
 NAME = "attention"
 LEFT = "relax.attentions_left"
@@ -57,8 +59,7 @@ class JoinAttention:
         """Rewrite the attentions of a module."""
         rewriter = _Attentions(mod, self.round_weights)
         after = rewrite_functions(mod, rewriter)
-        reasons = "; ".join(dict.fromkeys(rewriter.left))
-        return after.with_attr(LEFT, reasons) if reasons else after
+        return after.with_attr(LEFT, json.dumps(rewriter.left)) if rewriter.left else after
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,11 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
         self.round_weights = round_weights
         self.found: dict[Any, tuple[OutlinedAttention, _Joined]] = {}
         self.known: list[tuple[Any, _Joined | str]] = []
-        self.left: list[str] = []  # why attentions stay as they are
+        self.left: list[tuple[list[str], str]] = []  # attentions that stay as they are
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Look for attention in a function before its bindings are visited."""
-        for forms, why in find_attentions(func):
+        for var, forms, why in find_attentions(func):
             for form in forms:
                 joined = self._function(form.mod)
                 if isinstance(joined, _Joined):
@@ -92,7 +93,8 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
                     break
                 why = joined
             else:
-                self.left.append(why)
+                shape = getattr(var.ty.shape, "values", [])
+                self.left.append(([extent_text(x) for x in shape], why))
         return super().visit_function_(func)
 
     def visit_var_binding_(self, binding: Any) -> None:

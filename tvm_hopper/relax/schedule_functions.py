@@ -10,6 +10,7 @@ Leaves: `ATTR` on the module, the records as JSON text.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -76,8 +77,8 @@ class ScheduleFunctions:
         counted = [_with_calls(x, calls) for x in records]
         if LEFT in (mod.attrs or {}):
             loops = {str(gv.name_hint): func for gv, func in mod.functions_items()}
-            why = str(mod.attrs[LEFT])
-            counted = [_with_reason(x, loops.get(x.name), why) for x in counted]
+            left = json.loads(str(mod.attrs[LEFT]))
+            counted = [_with_reason(x, loops.get(x.name), left) for x in counted]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return changed.with_attr(ATTR, to_text(counted))
@@ -141,11 +142,18 @@ def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
     return new.without_attr("global_symbol")
 
 
-def _with_reason(record: FunctionRecord, func: Any, why: str) -> FunctionRecord:
-    """Say of a softmax why the attention that it is part of is several kernels."""
+def _with_reason(record: FunctionRecord, func: Any, left: list[Any]) -> FunctionRecord:
+    """Say of a softmax why the attention that it is part of is several kernels.
+
+    - `left`: extents of the weights of such attentions, and the reasons.
+    """
     if not isinstance(func, tirx.PrimFunc) or not has_softmax(func):
         return record
-    return replace(record, note=_joined(record.note, f"part of an attention: {why}"))
+    shapes = [list(x.shape) for x in record.tensors]
+    found = dict.fromkeys(why for shape, why in left if shape in shapes)
+    return replace(
+        record, note=_joined(record.note, *(f"part of an attention: {x}" for x in found))
+    )
 
 
 def _with_calls(record: FunctionRecord, calls: dict[str, Any]) -> FunctionRecord:

@@ -26,8 +26,13 @@ ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a weight, and of the
 CHECKED = 4  # heads that are compared with float64
 
 
-def build_library(problem: AttentionProblem, path: str) -> None:
-    """Build a problem into a shared library, for the process that times."""
+def build_library(
+    problem: AttentionProblem, path: str, fields: dict[str, Any] | None = None
+) -> None:
+    """Build a problem into a shared library, for the process that times.
+
+    - `fields`: of its `hs.AttentionConfig`.
+    """
     import tvm
     from tvm import s_tir
 
@@ -45,7 +50,7 @@ def build_library(problem: AttentionProblem, path: str) -> None:
         p.window,
     )
     sch = s_tir.Schedule(hs.online(mod))
-    hs.attention(sch)
+    hs.attention(sch, hs.AttentionConfig(**fields or {}))
     tvm.compile(sch.mod, target=TARGET).export_library(path)
 
 

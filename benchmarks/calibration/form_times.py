@@ -98,15 +98,28 @@ def build_library(problem: FormProblem, fields: dict[str, Any], path: str) -> st
     return ""
 
 
+def describe(problem: FormProblem) -> dict[str, Any]:
+    """Return what the fit has to know of a problem."""
+    return {
+        "problem": [problem.m, problem.n, problem.k, problem.layout, problem.dtype],
+        "batch": problem.b,
+        "out_dtype": OUTPUTS.get(problem.form, "bfloat16"),
+    }
+
+
 def measure(
-    problem: FormProblem, configs: list[dict[str, Any]], paths: list[str], repeats: int
+    problem: Any, configs: list[dict[str, Any]], paths: list[str], repeats: int, kind: Any
 ) -> dict[str, Any]:
-    """Return the times in us of PyTorch and of each configuration that is right."""
+    """Return the times in us of PyTorch and of each configuration that is right.
+
+    - `kind`: tensors of a problem, a check against float64, and PyTorch's ways to compute it.
+    """
     import torch
     import tvm
     import tvm_ffi
 
-    first = Tensors(problem)
+    tensors, check, opponents = kind
+    first = tensors(problem)
     runs, messages = {}, {}
     for i, path in enumerate(paths):
         run = tvm.runtime.load_module(path)["main"]
@@ -116,7 +129,7 @@ def measure(
         else:
             messages[i] = f"error {error:.3g} of its bound"
     count = min(max(2, -(-COLD_BYTES // first.num_bytes)), MOST_SETS)
-    sets = [first, *(Tensors(problem) for _ in range(count - 1))]
+    sets = [first, *(tensors(problem) for _ in range(count - 1))]
     contenders = [timing.Contender(name, call) for name, call in opponents(problem, sets).items()]
     names = [x.name for x in contenders]
     for name, run in runs.items():
@@ -130,9 +143,6 @@ def measure(
     sets.clear()
     torch.cuda.empty_cache()
     return {
-        "problem": [problem.m, problem.n, problem.k, problem.layout, problem.dtype],
-        "batch": problem.b,
-        "out_dtype": OUTPUTS.get(problem.form, "bfloat16"),
         "configs": configs,
         "us": [round(times[str(i)], 3) if str(i) in times else None for i in range(len(configs))],
         "cublas": min(times[x] for x in names),
@@ -140,28 +150,24 @@ def measure(
     }
 
 
-def main(arguments: list[str]) -> int:
-    """Build all, then time one problem after the other. 0: all were right."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--forms", nargs="+", default=["fp8", "int8", "tf32"], choices=FORMS)
-    parser.add_argument("--seed", type=int, default=5)
-    parser.add_argument("--count", type=int, default=24, help="problems of each form")
-    parser.add_argument("--seconds", type=float, default=200.0, help="start no problem after this")
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args(arguments)
+def time_plan(
+    plan: list[tuple[Any, list[dict[str, Any]]]], build: Any, kind: Any, say: Any, options: Any
+) -> int:
+    """Build all configurations of all problems, then time one problem after the other.
+
+    - `build`: builds a configuration of a problem into a library; returns an error's text, or none.
+    - `kind`: see `measure`.
+    - `say`: describes a problem, for the fit.
+    - returns 0 if all were right.
+    """
     begun = time.monotonic()
     rows: list[dict[str, Any]] = []
     context = multiprocessing.get_context("spawn")
-    # Forms in turn, so that a run that is cut short has some of each.
-    drawn = zip(*(problems(x, options.seed, options.count) for x in options.forms), strict=True)
-    plan = [(one, configurations(one)) for row in drawn for one in row]
     with tempfile.TemporaryDirectory() as folder:
         with concurrent.futures.ProcessPoolExecutor(options.workers, context) as pool:
             jobs = [
                 [
-                    (fields, path, pool.submit(build_library, problem, fields, path))
+                    (fields, path, pool.submit(build, problem, fields, path))
                     for i, fields in enumerate(configs)
                     for path in [os.path.join(folder, f"{p}_{i}.so")]
                 ]
@@ -176,13 +182,38 @@ def main(arguments: list[str]) -> int:
                 break
             good = [(fields, path) for fields, path, job in own if not job.result()]
             refused = {json.dumps(fields): job.result() for fields, _, job in own if job.result()}
-            row = measure(problem, [x for x, _ in good], [x for _, x in good], options.repeats)
+            found = [x for x, _ in good], [x for _, x in good]
+            row = {**say(problem), **measure(problem, *found, options.repeats, kind)}
             rows.append(row | {"refused": refused})
             best = min((x for x in row["us"] if x is not None), default=float("nan"))
-            print(f"{problem.name}: {row['us'][:1]}, best {best}, PyTorch {row['cublas']:.2f}")
+            times = f"{row['us'][:1]}, best {best}, PyTorch {row['cublas']:.2f}"
+            print(f"{problem.name}: {times}", flush=True)
             said = {"machine": machine.describe()} | STORED_AS | {"rows": rows}
             options.output.write_text(json.dumps(said, indent=0))
     return int(any(row["messages"] for row in rows))
+
+
+def arguments_of(text: str) -> argparse.ArgumentParser:
+    """Return a parser of what all such plans take."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--count", type=int, default=24, help="problems of each form")
+    parser.add_argument("--seconds", type=float, default=200.0, help="start no problem after this")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--repeats", type=int, default=7)
+    return parser
+
+
+def main(arguments: list[str]) -> int:
+    """Build all, then time one problem after the other. 0: all were right."""
+    parser = arguments_of(__doc__.splitlines()[0])
+    parser.add_argument("--forms", nargs="+", default=["fp8", "int8", "tf32"], choices=FORMS)
+    options = parser.parse_args(arguments)
+    # Forms in turn, so that a run that is cut short has some of each.
+    drawn = zip(*(problems(x, options.seed, options.count) for x in options.forms), strict=True)
+    plan = [(one, configurations(one)) for row in drawn for one in row]
+    return time_plan(plan, build_library, (Tensors, check, opponents), describe, options)
 
 
 if __name__ == "__main__":

@@ -46,3 +46,11 @@ def shuffle_from(value: Any, lane: Any) -> Any:
     mask = tirx.IntImm("uint32", _ALL_LANES)
     lanes = THREADS_PER_WARP
     return ir.call_op("tirx.tvm_warp_shuffle", ir.dtype_of(value), mask, value, lane, lanes, lanes)
+
+
+def ballot(condition: Any) -> Any:
+    """Return a word with a bit for each lane: whether a condition holds there.
+
+    `vote.sync.ballot.b32`, 9.7.13.10; all 32 lanes execute it.
+    """
+    return T.cuda.ballot_sync(tirx.IntImm("uint32", _ALL_LANES), tirx.Cast("int32", condition))

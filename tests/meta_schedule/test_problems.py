@@ -9,6 +9,8 @@ from tvm.target import Target
 from tvm_hopper import schedule as hs
 from tvm_hopper.errors import HopperError
 from tvm_hopper.facts.arch import SM_90A
+from tvm_hopper.meta_schedule.annotations import configurations_of
+from tvm_hopper.meta_schedule.attention_problems import as_attention
 from tvm_hopper.meta_schedule.configurations import as_text, from_text
 from tvm_hopper.meta_schedule.matmul_problems import (
     CLUSTER_FEATURE_SCALE,
@@ -20,6 +22,7 @@ from tvm_hopper.meta_schedule.memory_problems import as_memory_bound
 from tvm_hopper.meta_schedule.problems import LAUNCH_US, bytes_of, key_of
 from tvm_hopper.schedule.products.config import find_violations
 from tvm_hopper.testing import any_axis, backward, columns, memory_bound, windows, workloads
+from tvm_hopper.testing.attention import softmax_attention
 from tvm_hopper.testing.gates import gated_product
 
 H200 = Target("nvidia/nvidia-h200")
@@ -266,3 +269,24 @@ def test_gates_have_a_space_of_their_own(m):
         *found[:: len(found) // 3],
     ):
         problem.schedule(config)
+
+
+def test_an_attention_is_described_and_scheduled():
+    """The choice of the package is in the space, and estimated as the fastest."""
+    func = softmax_attention((2, 8, 2), (512, 512), (64, 64), causal=True)["main"]
+    problem = as_attention(func, H200)
+    assert (problem.extents, problem.multiply_adds) == ((16, 512, 512), 16 * 512 * 512 * 64)
+    configs = problem.configurations()
+    assert all(from_text(as_text(x)) == x for x in configs)
+    chosen = problem.resolved(problem.built_in())
+    best = problem.resolved(configs[int(np.argmin(problem.estimates(configs)))])
+    assert (best.tile, best.stages) == (chosen.tile, chosen.stages)
+    rows = problem.features(configs)
+    assert len({tuple(x) for x in rows}) > len(configs) / 2
+    one = random.Random(0).choice(configs)
+    assert configurations_of(problem.schedule(one)) == [one]
+
+
+def test_other_functions_are_no_attention():
+    assert as_attention(PRODUCT, H200) is None
+    assert as_attention(memory_bound.softmax(64, 512)["main"], H200) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -11,7 +12,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_hopper import schedule as hs
-from tvm_hopper.relax.join_attention import JoinAttention
+from tvm_hopper.relax import report
+from tvm_hopper.relax.join_attention import LEFT, JoinAttention
 from tvm_hopper.schedule.attention.recognize import recognize
 from tvm_hopper.testing.relax_forms import model_of
 
@@ -303,10 +305,38 @@ def summed_scores(emit, q, k, v):
     return emit(op.matmul(emit(op.nn.softmax(emit(op.cumsum(s, 3)))), v))
 
 
-@pytest.mark.parametrize("make", [other_softmax, across_rows, summed_scores])
-def test_other_programs_stay(make):
-    mod = module(operands(kv=H), make)
-    assert JoinAttention()(mod).script() == mod.script()
+NO_LOOPS = "an operator that TVM has no loops for, or a constant tensor"
+
+
+def stays(mod, why=""):
+    """Check that a program is left as it is, for a reason if it is an attention."""
+    after = JoinAttention()(mod)
+    assert after["main"].script() == mod["main"].script()
+    left = json.loads(str(after.attrs[LEFT])) if after.attrs else []
+    assert [x for _, x in left] == ([why] if why else [])
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (other_softmax, ""),
+        (across_rows, ""),
+        (summed_scores, NO_LOOPS),
+    ],
+)
+def test_other_programs_stay(make, why):
+    stays(module(operands(kv=H), make), why)
+
+
+def test_the_report_says_why_an_attention_is_several_kernels():
+
+    def make(emit, q, k, v, z):
+        return emit(relax.Tuple([summed_scores(emit, q, k, v), emit(op.nn.softmax(z, -1))]))
+
+    mod = module([*operands(kv=H), variable("z", 33, 1000)], make)
+    found = report(mod, tvm.target.Target("nvidia/nvidia-h200"))
+    assert found["softmax"].note == f"part of an attention: {NO_LOOPS}"
+    assert found["softmax1"].note == ""
 
 
 def test_unknown_shapes_stay():
@@ -317,8 +347,7 @@ def test_unknown_shapes_stay():
         s = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
         return emit(op.matmul(emit(op.nn.softmax(s)), v))
 
-    mod = module(params, make)
-    assert JoinAttention()(mod).script() == mod.script()
+    stays(module(params, make), "a shape is not known")
 
 
 def test_wide_models_stay():
@@ -330,5 +359,4 @@ def test_wide_models_stay():
         s = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
         return emit(op.matmul(emit(op.nn.softmax(s)), v))
 
-    mod = module(params, make)
-    assert JoinAttention()(mod).script() == mod.script()
+    stays(module(params, make), "operands of float32; need one type of 16 bits")

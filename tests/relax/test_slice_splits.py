@@ -58,8 +58,10 @@ def test_parts_that_are_looked_at(forward, slices):
 def test_parts_of_any_extent_stay():
     given = relax.Var("x", relax.TensorType((tirx.Var("m", "int64"), WIDTH), "float32"))
     block = relax.BlockBuilder()
-    with block.function("forward", [given]), block.dataflow():
-        parts = block.emit(relax.op.split(given, 2, 0))
-        part = block.emit(relax.TupleGetItem(parts, 0))
-        block.emit_func_output(block.emit_output(relax.op.permute_dims(part)))
+    with block.function("forward", [given]):
+        with block.dataflow():
+            parts = block.emit(relax.op.split(given, 2, 0))
+            part = block.emit(relax.TupleGetItem(parts, 0))
+            out = block.emit_output(relax.op.permute_dims(part))
+        block.emit_func_output(out)
     assert "R.split(" in SliceSplits()(block.get())["forward"].script()

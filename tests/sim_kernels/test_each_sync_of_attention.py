@@ -39,9 +39,9 @@ REMOVED = {
     ("wgmma_fence", 3): {"WGMMA_FENCE_MISSING"},
     **{("wgmma_commit_group", x): {REG} for x in range(4)},
     **{("wgmma_wait_group", x): {REG} for x in range(4)},
-    # keys of the first step and of the others, values, queries
-    **{("mbarrier_arrive_nocount", x): {"DEADLOCK"} for x in range(3)},
-    ("mbarrier_arrive_nocount", 3): set(),
+    # keys of the first step and of the others, queries, values
+    **{("mbarrier_arrive_nocount", x): {"DEADLOCK"} for x in (0, 1, 3)},
+    ("mbarrier_arrive_nocount", 2): set(),
 }
 
 
@@ -58,9 +58,10 @@ test_the_kernel_is_clean, test_simulator_misses_it, test_every_sync_is_in_the_ta
 
 @functools.cache
 def persistent() -> tuple[Program, dict[str, Any]]:
-    """Return a kernel whose one thread block computes a tile of two steps, then one of one."""
-    case = replace(CASE, n=128, m=64, h=1, **masked(lambda i, j: j <= i))
-    return load(scheduled(case, **CONFIG, persistent=1).mod), values(case)
+    """Return a kernel whose one thread block computes tiles of two steps and of one, in turn."""
+    case = replace(CASE, n=128, m=128, h=2, kv=2, **masked(lambda i, j: j <= i))
+    config = {**CONFIG, "tile": (64, 64), "persistent": 1}
+    return load(scheduled(case, **config).mod), values(case)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,10 @@ def persistent() -> tuple[Program, dict[str, Any]]:
     [
         ("mbarrier_wait", 0, OVERWRITE),  # queries of the next tile, while products read them
         ("mbarrier_wait", 3, EARLY),
-        ("mbarrier_arrive_nocount", 3, "DEADLOCK"),  # their slot, behind the last scores
+        # their slot, behind the only scores and behind the last ones
+        ("mbarrier_arrive_nocount", 1, "DEADLOCK"),
+        ("mbarrier_arrive_nocount", 3, "DEADLOCK"),
+        ("mbarrier_arrive_nocount", 5, "DEADLOCK"),  # the last values' slot, when a tile ends
     ],
 )
 def test_queries_of_the_next_tile(name, number, rule):
@@ -104,7 +108,7 @@ def reordered(program: Program, late: tuple[str, int], early: tuple[str, int]) -
 
 WAIT = ("wgmma_wait_group", SUM)
 PACKED = ("tvm_hopper_hold_uint32", 1)
-VALUES, NEXT_SCORES = ("mbarrier_arrive_nocount", 2), ("wgmma_wait_group", SCORES)
+VALUES, NEXT_SCORES = ("mbarrier_arrive_nocount", 3), ("wgmma_wait_group", SCORES)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ Other statements that run later go first in an iteration. One barrier between it
 enough for what they read, and they do not wait for the copies of this iteration. Registers that the
 previous iteration left need no second version. Shared arrays have a slot for each iteration in
 between, and one. What the last iterations leave to do follows the loop. Slots that are read later
-are given back later (`release`), and loads run that much less ahead (`kept`).
+are given back later (`release`), and loads run that much less ahead (`kept`). Behind the loop of a
+persistent kernel all are given back: loads of the next tile wait for them.
 
 Before: iterations are counted, roles split; `shift` says how late.  After: no `shift` is left.
 Not here: whether it can be done (late_stages.py), the barriers (insert_syncs.py).
@@ -95,7 +96,7 @@ def rewrite_delayed_statements(plan: SkewPlan) -> ir.Stmt:
     after = [_left_behind(plan, later, turn) for turn in range(max(plan.shifts))]
     work = ir.opaque_block(
         "stages",
-        ir.seq(before, ir.with_body(loop, body), after),
+        ir.seq(before, ir.with_body(loop, body), after, _give_back(plan)),
         alloc_buffers=[x for tile, x in held.items() if x is not tile],
         annotations={HANDED_ON: plan.channel},
     )
@@ -182,6 +183,29 @@ def _left_behind(plan: SkewPlan, later: list[tuple[int, Any]], turn: int) -> ir.
     return ir.seq(found)
 
 
+def _give_back(plan: SkewPlan) -> list[ir.Stmt]:
+    """Free the slots that the last iterations left, if a later tile's loads wait for them."""
+    loop, found = plan.loop, []
+    own = [x for x in plan.parts if isinstance(x, ir.SBlockRealize)]
+    for block in (x.block for x in own if RELEASE in x.block.annotations):
+        (call,) = find_calls(block, FREE_SLOT)
+        (branch,) = ir.find_all(block, ir.IfThenElse)
+        trip = call.trip if isinstance(call.trip, ir.Var) else call.trip.a
+        late = plan.released.get(call.channel, 0) if plan.loops_again else 0
+        terms = [x for x in ir.conjuncts(branch.condition) if not ir.uses(x, trip)]
+        for ago in range(late, 0, -1):
+            exists = ir.simplify(loop.extent >= ir.cast_like(ago, loop.extent))
+            last = loop.min + loop.extent - ir.cast_like(ago, loop.loop_var)
+            freed = ir.simplify(ir.substitute(plan.trips[trip], {loop.loop_var: last}))
+            free = ir.Evaluate(make_call(FREE_SLOT, call.channel, freed))
+            kept = [*terms, *([] if ir.is_const(exists, 1) else [exists])]
+            elected = ir.IfThenElse(ir.conjunction(kept), free, None)
+            # lanes of a warp that arrives for all of them meet first
+            body = ir.replace_nodes(block.body, ir.IfThenElse, {branch: elected})
+            found.append(ir.opaque_block("give_back", body, annotations={RELEASE: [ago, 0]}))
+    return found
+
+
 def _about(part: ir.SBlockRealize, late: int, values: Values) -> ir.Stmt:
     """Let a statement be about an earlier iteration; no slot is that of a negative number."""
     block = _with_values(part, values, late).block
@@ -219,11 +243,11 @@ def _keep(part: ir.Stmt, plan: SkewPlan) -> ir.Stmt:
     if RELEASE in block.annotations:
         (call,) = find_calls(block, FREE_SLOT)
         if call.channel in plan.released:
-            return _release_later(part, plan.released[call.channel])
+            return _release_later(part, plan.released[call.channel], plan)
     return part
 
 
-def _release_later(part: ir.SBlockRealize, late: int) -> ir.Stmt:
+def _release_later(part: ir.SBlockRealize, late: int, plan: SkewPlan) -> ir.Stmt:
     """Give back the slot of `late` iterations ago, once there was such a trip."""
 
     def arrive(node: ir.IfThenElse, mutator: Any) -> ir.Stmt:
@@ -233,7 +257,8 @@ def _release_later(part: ir.SBlockRealize, late: int) -> ir.Stmt:
         trip = calls[0].trip
         trip = trip if isinstance(trip, ir.Var) else trip.a
         terms = [x for x in ir.conjuncts(node.condition) if not ir.uses(x, trip)]
-        begun = trip >= ir.cast_like(late, trip)
+        count = plan.loop.loop_var - plan.loop.min if plan.loops_again else trip
+        begun = count >= ir.cast_like(late, count)
         free = make_call(FREE_SLOT, calls[0].channel, trip - ir.cast_like(late, trip))
         return ir.IfThenElse(ir.conjunction([*terms, begun]), ir.Evaluate(free), None)
 

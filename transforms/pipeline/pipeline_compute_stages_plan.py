@@ -45,6 +45,14 @@ class SkewPlan:
     threads: ir.KernelThreads
 
     @property
+    def loops_again(self) -> bool:
+        """Whether the loop runs once for each of several tiles: iterations are counted on."""
+        own = self.loop.loop_var
+        return any(
+            not x.same_as(own) for value in self.trips.values() for x in ir.find_all(value, ir.Var)
+        )
+
+    @property
     def lead(self) -> int:
         """How many statements are issued before a late product; 0 if none is late."""
         return lead_of(self.parts, self.shifts)

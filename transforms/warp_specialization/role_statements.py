@@ -8,12 +8,13 @@ from typing import Any
 from tvm import tirx
 
 from tvm_hopper import ir
-from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, IN_ORDER, NUM_SLOTS
+from tvm_hopper.requests.keys import ASYNC_OP, FILL_SLOT, IN_ORDER, NUM_SLOTS, RELEASE, SHIFT
 from tvm_hopper.transforms.common.channel import find_calls, find_loads, is_load
 
 from .specialize_warps_plan import ROLE_KEYS, RolePlan
 
-Keep = Callable[[list[ir.SBlockRealize], list[ir.Stmt]], tuple[list[Any], list[Any]]]
+Loads = list[ir.SBlockRealize]
+Keep = Callable[[Loads, list[ir.Stmt], Any], tuple[list[Any], list[Any]]]
 
 
 def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
@@ -27,26 +28,30 @@ def share(
     keep: Keep,
     plan: RolePlan,
     is_producer: bool,
-    around: Sequence[list[ir.SBlockRealize]] = (),
+    around: Sequence[Loads] = (),
+    ending: Sequence[tuple[Loads, Any]] = (),
 ) -> ir.Stmt:
     """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
-    `keep` is given a channel's loads and the statements next to them. It returns what takes their
-    place, in front of the first reader of their tiles for consumers, and what follows the last one.
-    A producer keeps the variables that its share uses. The loads `around` are those before a block
-    that has all of their readers.
+    `keep` is given a channel's loads, the statements next to them, and when their tiles are read
+    for the last time (None: always). It returns what takes their place, in front of the first
+    reader of their tiles for consumers, and what follows the last one. A producer keeps the
+    variables that its share uses. The loads `around` are those before a block that has all of
+    their readers; those `ending` are before a loop that has the last one, in the iteration that is
+    given with them.
     """
     parts = ir.statements(stmt)
     loads: dict[int, list[ir.SBlockRealize]] = {}
     for part in filter(is_load, parts):
         loads.setdefault(slot_of(part)[0], []).append(part)
     every = [*around, *loads.values()]
-    before, behind, inside = _places(parts, every, keep, is_producer)
+    before, behind, inside, last = _places(parts, every, keep, is_producer, ending)
     kept: list[Any] = []
     for number, part in enumerate(parts):
         kept += before[number]
         if find_loads(part) and not is_load(part):
-            kept.append(_share_inside(part, keep, plan, is_producer, inside[number]))
+            within = inside[number], last[number]
+            kept.append(_share_inside(part, keep, plan, is_producer, *within))
         elif not is_load(part) and (not is_producer or isinstance(part, tirx.Bind)):
             kept.append(part)
         kept += behind[number]
@@ -54,23 +59,61 @@ def share(
 
 
 def _places(
-    parts: list[ir.Stmt], loads: list[list[ir.SBlockRealize]], keep: Keep, is_producer: bool
-) -> tuple[list[list[Any]], list[list[Any]], list[list[list[ir.SBlockRealize]]]]:
-    """Return what goes before and behind each statement, and loads that are for one inside it."""
+    parts: list[ir.Stmt],
+    loads: list[Loads],
+    keep: Keep,
+    is_producer: bool,
+    ending: Sequence[tuple[Loads, Any]],
+) -> tuple[list[list[Any]], list[list[Any]], list[list[Loads]], list[list[tuple[Loads, Any]]]]:
+    """Return what goes before and behind each statement, and loads that are for one inside it.
+
+    Of the latter come those first whose readers are all inside, then those whose last one is.
+    """
     beside = [part for part in parts if not is_load(part)]
     before: list[list[Any]] = [[] for _ in parts]
     behind: list[list[Any]] = [[] for _ in parts]
-    inside: list[list[list[ir.SBlockRealize]]] = [[] for _ in parts]
+    inside: list[list[Loads]] = [[] for _ in parts]
+    end: list[list[tuple[Loads, Any]]] = [[] for _ in parts]
     for together in loads:
         number = _number(parts, together[0])
         first, last = _readers(parts, number or 0, together)
         if not is_producer and first == last and _holds_loads(parts[last]):
             inside[last].append(together)
             continue
-        here, after = keep(together, beside)
+        when = None
+        if not is_producer and _ends_in_loop(parts[last], together):
+            k, extent = parts[last].loop_var, parts[last].extent
+            end[last].append((together, k.equal(parts[last].min + extent - ir.cast_like(1, k))))
+            when = ir.simplify(extent < ir.cast_like(1, extent))
+        here, after = keep(together, beside, when)
+        after = after if when is None else [_uncounted(x) for x in after]
         before[number if is_producer and number is not None else first] += here
         behind[last] += after
-    return before, behind, inside
+    for together, when in ending:
+        _, last = _readers(parts, 0, together)
+        if _holds_loads(parts[last]):
+            end[last].append((together, when))
+        else:
+            behind[last] += keep(together, beside, when)[1]
+    return before, behind, inside, end
+
+
+def _ends_in_loop(part: ir.Stmt, loads: list[ir.SBlockRealize]) -> bool:
+    """Tell a loop over loads of its own whose last iteration is the last to read others' tiles.
+
+    What runs iterations late reads them behind the loop.
+    """
+    if not isinstance(part, ir.For) or not find_loads(part):
+        return False
+    tiles = [region.source for load in loads for region in load.block.writes]
+    late = ir.find_blocks(part, SHIFT)
+    return not any(ir.accesses(block, tile) for block in late for tile in tiles)
+
+
+def _uncounted(release: ir.SBlockRealize) -> ir.SBlockRealize:
+    """Count no arrivals of a release that stands for another one, of a loop without iterations."""
+    notes = {**release.block.annotations, RELEASE: [0, 0]}
+    return ir.SBlockRealize([], True, ir.with_block(release.block, annotations=notes))
 
 
 def _number(parts: list[ir.Stmt], part: ir.Stmt) -> int | None:
@@ -119,17 +162,18 @@ def _share_inside(
     keep: Keep,
     plan: RolePlan,
     is_producer: bool,
-    around: Sequence[list[ir.SBlockRealize]],
+    around: Sequence[Loads],
+    ending: Sequence[tuple[Loads, Any]],
 ) -> ir.Stmt:
     if isinstance(part, ir.For):
-        body = share(part.body, keep, plan, is_producer)
+        body = share(part.body, keep, plan, is_producer, ending=ending)
         # These requests are served here; others are refused later on.
         served = {NUM_SLOTS, *(ROLE_KEYS if any(part.same_as(x) for x in plan.loops) else ())}
         served |= {IN_ORDER} if is_producer else set()
         notes = {k: v for k, v in part.annotations.items() if k not in served}
         return ir.with_body(part, body, annotations=notes)
     assert isinstance(part, ir.SBlockRealize), "a plan lets copies stand in loops and blocks alone"
-    body = share(part.block.body, keep, plan, is_producer, around)
+    body = share(part.block.body, keep, plan, is_producer, around, ending)
     block = ir.with_block(part.block, body=body)
     if is_producer:
         block = ir.with_block(block, alloc_buffers=[], reads=[], writes=[])

@@ -76,7 +76,7 @@ from tvm_hopper.transforms.common.channel import (
 from tvm_hopper.transforms.common.explain_notes import ArrivalsNote, FallbackNote, Note, RolesNote
 from tvm_hopper.transforms.kernel_pass import function_pass, map_noted
 
-from .role_statements import share, slot_of
+from .role_statements import Loads, share, slot_of
 from .specialize_warps_plan import Role, RolePlan, find_fallbacks, pending_option, plan_roles
 
 
@@ -112,7 +112,7 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
     def elect(stmt: Any) -> ir.Stmt:
         return ir.IfThenElse(thread.equal(0), stmt, None)
 
-    def keep(loads: list[ir.SBlockRealize], _: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+    def keep(loads: Loads, _: list[ir.Stmt], __: Any) -> tuple[list[Any], list[Any]]:
         wait = make_call(AWAIT_FREE, *slot_of(loads[0]))
         if not plan.loads_in_parts:
             return [wait, *loads], []
@@ -129,9 +129,9 @@ def emit_producer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stmt:
     """Keep everything else: wait for the loads, and give slots back after what reads them."""
 
-    def keep(loads: list[ir.SBlockRealize], beside: list[ir.Stmt]) -> tuple[list[Any], list[Any]]:
+    def keep(loads: Loads, beside: list[ir.Stmt], when: Any) -> tuple[list[Any], list[Any]]:
         filled = make_call(AWAIT_FILLED, *slot_of(loads[0]))
-        return [filled], [emit_release(plan, loads, beside, thread)]
+        return [filled], emit_release(plan, loads, beside, thread, when)
 
     own, threads = thread - plan.consumer.agent.first_thread, plan.consumer.agent.num_threads
     kept: Any = share(work, keep, plan, is_producer=False)
@@ -145,9 +145,14 @@ def emit_consumer(plan: RolePlan, work: ir.SBlockRealize, thread: Any) -> ir.Stm
 
 
 def emit_release(
-    plan: RolePlan, loads: list[ir.SBlockRealize], beside: list[ir.Stmt], thread: Any
-) -> ir.Stmt:
-    """Let one thread of a warp or warp group give back the slot of `pending` iterations ago."""
+    plan: RolePlan, loads: Loads, beside: list[ir.Stmt], thread: Any, when: Any
+) -> list[ir.Stmt]:
+    """Let one thread of a warp or warp group give back the slot of `pending` iterations ago.
+
+    - `when`: in which iteration the slot is read for the last time; None: in each.
+    """
+    if when is not None and ir.is_const(when, 0):
+        return []
     channel, trip = slot_of(loads[0])
     slots = [x.source for load in loads for x in load.block.writes]
     unit = threads_per_arrival(slots, beside)
@@ -160,13 +165,15 @@ def emit_release(
         # Each set of consumers releases the slots that it left in flight after its own tile.
         count = trip if plan.turns == 1 else _within(plan, trip)
         elected = tirx.And(elected, count >= pending)
+    elected = elected if when is None else tirx.And(elected, when)
     arrive = ir.Evaluate(make_call(FREE_SLOT, channel, trip - pending if pending else trip))
     meet = None if unit > THREADS_PER_WARP else fences.sync_warp()
-    return ir.opaque_block(
+    block = ir.opaque_block(
         "release",
         ir.seq(meet, ir.IfThenElse(elected, arrive, None)),
         annotations={RELEASE: [pending, plan.consumer.agent.num_threads // unit]},
     )
+    return [block]
 
 
 def _within(plan: RolePlan, trip: ir.Var) -> Any:

@@ -22,6 +22,7 @@ from tvm import sym, tirx
 from tvm_hopper import ir
 
 COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+MOST, MOST_FACTOR = 2**30, 2**20  # of a bound, and of what columns are multiplied with
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,21 @@ def take_bounds(store: ir.BufferStore, column: ir.Var, rows: int) -> RowBounds |
         if found is None:
             return mutator.default_mutate(node)
         factor, rest = found
-        bound = ir.new_buffer(f"bound_{len(values)}", (rows,), ir.dtype_of(rest), "local")
+        bound = ir.new_buffer(f"bound_{len(values)}", (rows,), "int32", "local")
         registers.append(bound)
-        values.append(rest - ir.cast_like(column * factor, rest))
-        left = ir.cast_like(step * factor, rest)
-        return type(node)(left, tirx.BufferLoad(bound, [place]))
+        values.append(_within(rest - ir.cast_like(column * factor, rest)))
+        return type(node)(step * factor, tirx.BufferLoad(bound, [place]))
 
     new = ir.mutate(store, [(kind, compare) for kind in COMPARISONS])
     return RowBounds(new, place, step, tuple(registers), tuple(values)) if values else None
+
+
+def _within(bound: Any) -> Any:
+    """Return a bound as 32 bits: columns of a tile, times a factor, are far below the limits."""
+    if ir.dtype_of(bound) == "int32":
+        return bound
+    most = tirx.IntImm("int64", MOST)
+    return tirx.Cast("int32", tirx.max(tirx.min(bound, most), -most))
 
 
 def _along(node: Any, column: ir.Var) -> tuple[int, Any] | None:
@@ -82,4 +90,4 @@ def _along(node: Any, column: ir.Var) -> tuple[int, Any] | None:
         return None
     parts = sym.detect_linear_equation(ir.simplify(node.a - node.b), [column])
     factor = ir.static_int(parts[0]) if len(parts) else None
-    return (factor, ir.simplify(-parts[1])) if factor else None
+    return (factor, ir.simplify(-parts[1])) if factor and abs(factor) < MOST_FACTOR else None

@@ -17,6 +17,7 @@ from tvm_hopper.facts import wgmma
 from tvm_hopper.transforms.common.shared_pair_loads import load_pair
 
 from . import fragment_layout
+from .column_bits import ColumnBits, take_column_bits
 from .fragment_bounds import RowBounds, take_bounds
 from .fragment_loops import PAIR, Fragment, only_if
 
@@ -26,6 +27,7 @@ SIDE = 8  # columns that a thread has two neighbours of
 class UpdatedFragment(Fragment):
     """A nest that computes new values of the accumulator, or of a part of it, in its registers."""
 
+    bits: ColumnBits | None = None
     bounds: RowBounds | None = None
 
     def emit(self) -> ir.Stmt:
@@ -33,11 +35,24 @@ class UpdatedFragment(Fragment):
         name, written = self.nest.realize.block.name_hint, ir.full_region(self.tile.registers)
         of_all = self.nest.uniform_predicate
         self.nest = self.nest.without(of_all)
-        loops = only_if(ir.conjunction(of_all), ir.seq(self._set_bounds(), self._loops()))
-        bounds = [] if self.bounds is None else list(self.bounds.registers)
+        ahead = ir.seq(self._set_bits(), self._set_bounds())
+        loops = only_if(ir.conjunction(of_all), ir.seq(ahead, self._loops()))
+        known = [x for x in (self.bits, self.bounds) if x is not None]
+        own = [register for x in known for register in x.registers]
         return ir.opaque_block(
-            name, loops, reads=self._regions(), writes=[written], alloc_buffers=bounds
+            name, loops, reads=self._regions(), writes=[written], alloc_buffers=own
         )
+
+    def _set_bits(self) -> Any:
+        """Compute what memory says of columns, once for all rows."""
+        row, column = self.nest.row.loop_var, self.nest.column.loop_var
+        self.bits = take_column_bits(
+            self.store, self.nest.predicate, row, column, self.nest.columns
+        )
+        if self.bits is None:
+            return None
+        self.store = self.bits.store
+        return self.bits.set_all(self.lane, lambda column: self._at(0, column))
 
     def _set_bounds(self) -> Any:
         """Compute what columns are compared with, once for each row of a thread."""
@@ -57,10 +72,10 @@ class UpdatedFragment(Fragment):
         self, subtile: Any, chunk: Any, g: Any, h: Any, e: Any, anywhere: bool = False
     ) -> tuple[ir.BufferStore, Any]:
         new, condition = super()._element(subtile, chunk, g, h, e, anywhere)
-        if self.bounds is None:
-            return new, condition
         row, column = subtile * wgmma.ROWS_OF_THREAD + h, g * SIDE + e
-        places = {self.bounds.place: row, self.bounds.step: column}
+        places = {} if self.bits is None else {self.bits.step: column}
+        if self.bounds is not None:
+            places |= {self.bounds.place: row, self.bounds.step: column}
         return ir.substitute(new, places), condition
 
     def _loops(self) -> ir.Stmt:

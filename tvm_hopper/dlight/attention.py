@@ -77,7 +77,12 @@ class AttentionRule(HopperRule):
 
 def may_be_attention(func: tirx.PrimFunc) -> bool:
     """Tell exponentials next to several reductions, so that other functions are refused at once."""
+    return has_softmax(func, 3)
+
+
+def has_softmax(func: tirx.PrimFunc, fewest: int = 2) -> bool:
+    """Tell exponentials next to so many reductions."""
     blocks = ir.find_all(func.body, ir.SBlock, lambda x: x.init is not None)
-    return len(blocks) > 2 and ir.has_any(
+    return len(blocks) >= fewest and ir.has_any(
         func.body, ir.Call, lambda x: call_name(x) in EXPONENTIALS
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 from tvm_hopper.errors import HopperError, cannot_tune
 from tvm_hopper.schedule import (
+    AttentionConfig,
     ColumnReductionConfig,
     DirectShape,
     DotShape,
@@ -29,9 +30,12 @@ from tvm_hopper.schedule import (
 )
 from tvm_hopper.schedule.given_fields import GivenFields
 
-Configuration = MatmulConfig | RowReductionConfig | PointwiseConfig | ColumnReductionConfig
+Configuration = (
+    MatmulConfig | AttentionConfig | RowReductionConfig | PointwiseConfig | ColumnReductionConfig
+)
 CLASSES: dict[str, type[Any]] = {
     "matmul": MatmulConfig,
+    "attention": AttentionConfig,
     "row_reduction": RowReductionConfig,
     "pointwise": PointwiseConfig,
     "column_reduction": ColumnReductionConfig,

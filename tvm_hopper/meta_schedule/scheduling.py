@@ -17,9 +17,11 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_hopper import ir, schedule as hs
+from tvm_hopper.dlight.attention import AttentionRule
 from tvm_hopper.errors import HopperError, ScheduleError, cannot_schedule, cannot_tune
 from tvm_hopper.schedule import (
     BY_DEVICE,
+    AttentionConfig,
     ColumnReductionConfig,
     MatmulConfig,
     PointwiseConfig,
@@ -94,11 +96,13 @@ def schedule_with(
         hs.pointwise(sch, config=found)
     elif isinstance(found, ColumnReductionConfig):
         hs.column_reduction(sch, config=found)
+    elif isinstance(found, AttentionConfig):
+        AttentionRule(found).schedule(sch)
     elif isinstance(found, MatmulConfig):
         _schedule_product(sch, found)
     else:
-        need = "a MatmulConfig, RowReductionConfig, PointwiseConfig or ColumnReductionConfig, "
-        need += "or (rows, config) pairs"
+        need = "a MatmulConfig, AttentionConfig, RowReductionConfig, PointwiseConfig or "
+        need += "ColumnReductionConfig, or (rows, config) pairs"
         raise cannot_tune("schedule_with", f"{type(found).__name__}", need)
     _check_all_bound(sch)
     annotate(sch, found)

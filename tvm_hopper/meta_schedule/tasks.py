@@ -28,13 +28,18 @@ from tvm_hopper.requests import marks
 from tvm_hopper.requests.targets import find_processor, name_target
 from tvm_hopper.schedule.products.recognize import check_types
 
+from .attention_problems import as_attention
 from .matmul_problems import as_matmul, find_product
 from .memory_problems import as_memory_bound, kinds_that_serve
 from .problems import Problem, key_of
 from .scheduling import canonical, schedule_with
 
 TUNED_ROWS = 4096  # of a kernel over rows whose number is known at run time only
-KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (as_matmul, as_memory_bound)
+KINDS: tuple[Callable[[Any, Any], Problem | None], ...] = (
+    as_attention,
+    as_matmul,
+    as_memory_bound,
+)
 
 
 @dataclass(eq=False)

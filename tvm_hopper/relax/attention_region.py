@@ -95,16 +95,20 @@ class Bindings:
         return value if isinstance(value, GenericConst) and value.ty.ndim == 0 else None
 
 
-def find_attentions(func: relax.Function) -> Iterator[list[OutlinedAttention]]:
+def find_attentions(func: relax.Function) -> Iterator[tuple[Any, list[OutlinedAttention], str]]:
     """Outline each attention operator, and each softmax along the last axis between products.
 
     An attention has several forms: the first one ends with all that moves or casts its result.
+    The operator's or softmax's variable is in front; where there is no form, the last says why.
     """
     bindings = Bindings(func)
     for var in list(bindings.values):
-        forms = [x.outline() for x in _outliners_at(bindings, var)]
-        if any(x is not None for x in forms):
-            yield [x for x in forms if x is not None]
+        outliners = _outliners_at(bindings, var)
+        halves = [x for x in outliners if x.half is not None or bindings.op(var) in OPERATORS]
+        forms = [y for y in (x.outline() for x in halves) if y is not None]
+        if outliners:
+            why = "" if forms else "a shape is not known" if halves else outliners[0].types
+            yield var, forms, why
 
 
 def _outliners_at(bindings: Bindings, var: Any) -> list[_Outliner]:
@@ -116,8 +120,7 @@ def _outliners_at(bindings: Bindings, var: Any) -> list[_Outliner]:
     after, before = _product_after(bindings, var), _product_before(bindings, var)
     if after is None or before is None:
         return []
-    made = [_Outliner(bindings, before, after, end) for end in _ends(bindings, after)]
-    return [x for x in made if x.half is not None]
+    return [_Outliner(bindings, before, after, end) for end in _ends(bindings, after)]
 
 
 def _ends(bindings: Bindings, after: Any) -> list[Any]:
@@ -224,6 +227,12 @@ class _Outliner:
             for chain in chains
         }
         return found.pop() if len(found) == 1 and "" not in found else None
+
+    @property
+    def types(self) -> str:
+        """Say what the operands' types are, where they are not of one of 16 bits."""
+        found = sorted({str(x.ty.dtype) for x in self.operands})
+        return f"operands of {' and '.join(found)}; need one type of 16 bits"
 
     def _chain(self, var: Any) -> list[Any]:
         """Return what an operand is made of by moves and scales, down to its source."""

@@ -10,14 +10,16 @@ So do importers write scaled_dot_product_attention. Each softmax is followed to 
 values, and back to its scores and their product. Steps that only move, scale or repeat operands are
 part of the function, and so are masks made of comparisons of indices: keys are not repeated in
 memory, and no mask is stored. `dlight.Attention` has to take the function, else calls stay as they
-are. Operators `nn.attention` become such functions, too.
+are, and the report says why. Operators `nn.attention` become such functions, too.
 
 Needs: operators as importers leave them, before TVM legalizes them.
-Leaves: functions for `dlight.Attention`, opaque to FuseOps.
+Leaves: functions for `dlight.Attention`, opaque to FuseOps; the attribute `LEFT` of a module with
+other attentions: the extents of each one's weights, and why.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +31,17 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper.dlight.attention import AttentionRule
 from tvm_hopper.errors import HopperError
-from tvm_hopper.schedule.reasons import TVM_ERRORS
+from tvm_hopper.schedule.reasons import TVM_ERRORS, in_words
 
 from .attention_operators import attention_loops
 from .attention_region import OPERATORS, OutlinedAttention, find_attentions
 from .call_groups import CallGroup, fuse_group, is_plain_call
 from .mutator_passes import rewrite_functions
 from .options import ModelOptions
+from .work import extent_text
 
 NAME = "attention"
+LEFT = "relax.attentions_left"
 OPAQUE = 8  # TVM's OpPatternKind: FuseOps adds nothing to such a function
 
 
@@ -53,7 +57,9 @@ class JoinAttention:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attentions of a module."""
-        return rewrite_functions(mod, _Attentions(mod, self.round_weights))
+        rewriter = _Attentions(mod, self.round_weights)
+        after = rewrite_functions(mod, rewriter)
+        return after.with_attr(LEFT, json.dumps(rewriter.left)) if rewriter.left else after
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,21 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
         super().__init__(mod)
         self.round_weights = round_weights
         self.found: dict[Any, tuple[OutlinedAttention, _Joined]] = {}
-        self.known: list[tuple[Any, _Joined | None]] = []
+        self.known: list[tuple[Any, _Joined | str]] = []
+        self.left: list[tuple[list[str], str]] = []  # attentions that stay as they are
 
     def visit_function_(self, func: relax.Function) -> Any:
         """Look for attention in a function before its bindings are visited."""
-        for forms in find_attentions(func):
-            made = ((x, self._function(x.mod)) for x in forms)
-            best = next(((x, y) for x, y in made if y is not None), None)
-            if best is not None:
-                self.found[best[0].result] = best
+        for var, forms, why in find_attentions(func):
+            for form in forms:
+                joined = self._function(form.mod)
+                if isinstance(joined, _Joined):
+                    self.found[form.result] = form, joined
+                    break
+                why = joined
+            else:
+                shape = getattr(var.ty.shape, "values", [])
+                self.left.append(([extent_text(x) for x in shape], why))
         return super().visit_function_(func)
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -104,12 +116,12 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
             args.append(self.builder_.emit(relax.op.astype(given, dtype)) if narrow else given)
         return relax.call_tir(made.function, args, outlined.result.ty)
 
-    def _function(self, mod: tvm.IRModule) -> _Joined | None:
-        """Add a function to the model, the same one for equal ones; None if it is no attention."""
-        for known, joined in self.known:
+    def _function(self, mod: tvm.IRModule) -> _Joined | str:
+        """Add a function to the model, the same one for equal ones; a reason if there is none."""
+        for known, found in self.known:
             if tvm_ffi.structural_equal(known, mod["main"]):
-                return joined
-        joined = None
+                return found
+        joined: _Joined | str = "an operator that TVM has no loops for, or a constant tensor"
         try:
             made = _fused(mod)
             if made is not None:
@@ -118,8 +130,10 @@ class _Attentions(PyExprMutator):  # type: ignore[misc]
                 )
                 func = made[0].with_attr("op_pattern", OPAQUE)
                 joined = _Joined(self.builder_.add_func(func, NAME), made[1])
-        except (HopperError, *TVM_ERRORS):
-            pass  # calls stay as they are
+        except HopperError as error:
+            joined = str(error)
+        except TVM_ERRORS as error:
+            joined = f"loops that TVM does not take{in_words(error)}"
         self.known.append((mod["main"], joined))
         return joined
 

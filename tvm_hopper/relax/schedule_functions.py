@@ -10,6 +10,7 @@ Leaves: `ATTR` on the module, the records as JSON text.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_hopper import dlight, schedule as hs
+from tvm_hopper.dlight.attention import has_softmax
 from tvm_hopper.dlight.decisions import Decision, is_scheduled
 from tvm_hopper.dlight.rule import HopperRule
 from tvm_hopper.errors import HopperError
@@ -29,6 +31,7 @@ from . import collect
 from .cache_kernels import serve_cache_kernels
 from .calls import find_calls
 from .check_builds import find_fault
+from .join_attention import LEFT
 from .options import ModelOptions
 from .records import FunctionRecord, to_text
 from .tuned import TunedChoice, find_tuned, open_records
@@ -72,6 +75,10 @@ class ScheduleFunctions:
         calls, libraries = find_calls(mod)
         records += [collect.of_library(name, served) for name in libraries]
         counted = [_with_calls(x, calls) for x in records]
+        if LEFT in (mod.attrs or {}):
+            loops = {str(gv.name_hint): func for gv, func in mod.functions_items()}
+            left = json.loads(str(mod.attrs[LEFT]))
+            counted = [_with_reason(x, loops.get(x.name), left) for x in counted]
         functions = {gv: new.get(gv, func) for gv, func in mod.functions.items()}
         changed = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         return changed.with_attr(ATTR, to_text(counted))
@@ -133,6 +140,20 @@ def _named_as(old: tirx.PrimFunc, new: tirx.PrimFunc) -> tirx.PrimFunc:
     if old.attrs and "global_symbol" in old.attrs:
         return new.with_attr("global_symbol", old.attrs["global_symbol"])
     return new.without_attr("global_symbol")
+
+
+def _with_reason(record: FunctionRecord, func: Any, left: list[Any]) -> FunctionRecord:
+    """Say of a softmax why the attention that it is part of is several kernels.
+
+    - `left`: extents of the weights of such attentions, and the reasons.
+    """
+    if not isinstance(func, tirx.PrimFunc) or not has_softmax(func):
+        return record
+    shapes = [list(x.shape) for x in record.tensors]
+    found = dict.fromkeys(why for shape, why in left if shape in shapes)
+    return replace(
+        record, note=_joined(record.note, *(f"part of an attention: {x}" for x in found))
+    )
 
 
 def _with_calls(record: FunctionRecord, calls: dict[str, Any]) -> FunctionRecord:

@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm_hopper.dlight import Decision
 from tvm_hopper.errors import cannot_configure
 from tvm_hopper.schedule import (
+    AttentionConfig,
     ColumnReductionConfig,
     MatmulConfig,
     PointwiseConfig,
@@ -29,6 +30,7 @@ from .options import WHERE
 LOOKUP = "tvm_hopper.meta_schedule"
 RULES = {  # by which rule a configuration is taken
     MatmulConfig: "Matmul",
+    AttentionConfig: "Attention",
     RowReductionConfig: "RowReduction",
     PointwiseConfig: "Pointwise",
     ColumnReductionConfig: "ColumnReduction",

@@ -92,6 +92,7 @@ KERNELS = {
     "softcap": (replace(CASES["softcap"], h=1, kv=1, d=32, v=32), SMALL),
     "bias": (replace(CASES["bias"], d=32, v=32), SMALL),
     "mask": (replace(CASES["mask"], d=32, v=32), SMALL),
+    "mask of keys": (replace(CASES["mask_of_keys"], d=32, v=32), {**SMALL, "tile": (64, 48)}),
     "sink": (replace(CASES["sink"], d=32, v=32), SMALL),
     "parts with a sink": (replace(CASES["sink"], d=32, v=32, m=70), {**SMALL, "splits": 2}),
     **{

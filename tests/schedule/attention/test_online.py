@@ -11,6 +11,7 @@ from tvm import te, tirx
 from tests.schedule.attention.programs import Case, program, reference, run, values
 from tvm_hopper import ir, schedule as hs
 from tvm_hopper.schedule import origins
+from tvm_hopper.schedule.attention.apply import attention_shape
 from tvm_hopper.schedule.attention.online import ONLINE
 
 TILE = (128, 32), 2
@@ -78,6 +79,14 @@ CASES = {
         tensors={"bias": ((1, 2, 70, 50), "float16")},
         score=lambda s, p, t: s * f32(0.25) + t["bias"][0, p[1], p[2], p[3]].astype("float32"),
         reference=lambda s, p, t: s * 0.25 + t["bias"],
+    ),
+    "mask_of_keys": Case(
+        **{"n": 70, "m": 110, "h": 2, "kv": 1},
+        tensors={"mask": ((1, 110), "bool")},
+        score=lambda s, p, t: tirx.Select(
+            tirx.And(p[3] - p[2] <= 30, t["mask"][p[0], p[3]]), s * f32(0.3), f32(-INF)
+        ),
+        reference=lambda s, p, t: np.where((p[3] - p[2] <= 30) & t["mask"], s * 0.3, -INF),
     ),
     "mask": Case(
         **RAGGED,
@@ -280,3 +289,17 @@ def test_masked_steps():
     assert predicate(CASES["ragged"]) == "vj0 * 32 + 32 > 50"
     for name in ("bias", "mask", "softcap", "alibi"):
         assert predicate(CASES[name]) == "T.bool(True)"
+
+
+def test_rows_are_multiplied_by_the_reciprocal_of_their_sum():
+    """All columns share it; a division of each would be a branch of each."""
+    text = hs.online(program(CASES["causal"]))["main"].script()
+    assert "acc[vi, vc] * (T.float32(1.0) / row_sum[vi])" in text
+    assert text.count("/ row_sum[vi]") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "band"), [("causal", (None, 1)), ("window", (-19, 1)), ("mask", (None, None))]
+)
+def test_the_band_of_keys_that_rows_see(name, band):
+    assert attention_shape(program(CASES[name])["main"]).band == band

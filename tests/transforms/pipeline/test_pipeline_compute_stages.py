@@ -118,6 +118,22 @@ def test_slots_that_are_read_later_are_given_back_later(late, slots, later):
     assert str(call.trip) == f"trip - {later}"
 
 
+@pytest.mark.parametrize(("extent", "exists"), [("8", ""), ("n", " and 1 <= n")])
+def test_a_tile_gives_back_what_its_late_statements_read(extent, exists):
+    """Loads of the next tile wait for the slot: not for the next tile's first iteration."""
+    release = RELEASE.format(late=0, condition="tx % 32 == 0", trip="trip")
+    kernel = changed(BEFORE.removeprefix(HEAD) + release, ("= k\n", "= h * 8 + k\n"))
+    text = HEAD + "                for h in T.serial(4):\n" + deeper(kernel, 4)
+    got = run(parse(text, ("T.serial(8", f"T.serial({extent}")), pipeline_compute_stages)
+    blocks = ir.find_blocks(got.body, "tvm_hopper.release")
+    found = [
+        (str(ir.find_all(x, ir.IfThenElse)[0].condition), str(find_calls(x, FREE_SLOT)[0].trip))
+        for x in blocks
+    ]
+    last = "h * 8 + 7" if extent == "8" else "h * 8 + n - 1"
+    assert found == [("tx % 32 == 0 and k >= 1", "trip - 1"), (f"tx % 32 == 0{exists}", last)]
+
+
 # -- products by warp groups that run an iteration late
 
 GROUP = """

@@ -1,5 +1,6 @@
 """SpecializeWarps: a producer loads, consumers do all else, and channels hand slots over."""
 
+import pytest
 from tvm import s_tir, tirx
 
 from tests.transforms.pipeline.test_plan_ring_buffers import (
@@ -19,6 +20,7 @@ from tests.transforms.pipeline.test_plan_ring_buffers import (
 )
 from tests.transforms.scripts import check, nest, notes_of, parse, run
 from tvm_hopper import ir
+from tvm_hopper.requests.keys import FREE_SLOT, SHIFT
 from tvm_hopper.transforms import PlanRingBuffers, SpecializeWarps
 from tvm_hopper.transforms.common.channel import find_calls
 from tvm_hopper.transforms.common.explain_notes import (
@@ -279,3 +281,40 @@ def test_a_load_around_a_loop_does_not_hold_back_pending_groups():
     notes = notes_of(got)
     assert [x.pending for x in notes if isinstance(x, RolesNote)] == [1]
     assert not [x for x in notes if isinstance(x, FallbackNote)]
+
+
+@pytest.mark.parametrize(("extent", "last", "none"), [("8", "7", []), ("bx", "bx - 1", ["bx < 1"])])
+def test_a_tile_that_a_loop_reads_goes_back_in_its_last_iteration(extent, last, none):
+    """A next tile's load waits for it; a loop without iterations gives it back behind itself."""
+    look = ("tx // 128,", 'tx // 128 + T.Cast("int32", q[0, 0]),')
+    func = parse(BEFORE, around_k(LOAD_Q, K_LOOP), look, ("range(8", f"range({extent}"))
+    got = run(func, PlanRingBuffers(), SpecializeWarps())
+    releases = ir.find_all(got.body, ir.SBlock, lambda x: x.name_hint == "release")
+    assert [int(x.annotations["tvm_hopper.release"][1]) for x in releases] == [
+        2,
+        2,
+        *[0] * len(none),
+    ]
+    ends = [str(ir.find_all(x, ir.IfThenElse)[0].condition) for x in releases]
+    assert [x.partition(" and ")[2] for x in ends] == ["", f"k == {last}", *none]
+
+
+def test_a_tile_that_is_read_late_goes_back_behind_the_loop():
+    """The last iteration of the loop does not read it for the last time."""
+    look = ("tx // 128,", 'tx // 128 + T.Cast("int32", q[0, 0]),')
+    planned = run(parse(BEFORE, around_k(LOAD_Q, K_LOOP), look), PlanRingBuffers())
+
+    def later(block, mutator):
+        block = mutator.default_mutate(block)
+        is_product = block.name_hint == "mma"
+        return (
+            ir.with_block(block, annotations={**block.annotations, SHIFT: 1})
+            if is_product
+            else block
+        )
+
+    got = run(planned.with_body(ir.mutate(planned.body, [(ir.SBlock, later)])), SpecializeWarps())
+    _, consumer = roles(got)
+    (loop,) = ir.find_all(consumer, ir.For, lambda x: x.loop_var.name == "k")
+    assert [x.channel for x in find_calls(loop, FREE_SLOT)] == [1]
+    assert [x.channel for x in find_calls(consumer, FREE_SLOT)] == [1, 0]

@@ -418,6 +418,38 @@ def test_columns_are_compared_with_a_bound_of_their_row():
     assert "bound_" not in nest(lowered("", (BLOCK, BLOCK + loaded)), '"double"')
 
 
+IN_BOUNDS = "A[T.max(T.min(bx, 63), 0), T.max(T.min(LANE, 15), 0)]"
+
+
+@pytest.mark.parametrize(
+    ("where", "read"),
+    [
+        ("", "A[bx, LANE] > T.float16(0.0)"),
+        ("j < n and ", "LANE < n and A[bx, LANE] > T.float16(0.0)"),
+        # some rows may not read it
+        ("i < n and ", f"{IN_BOUNDS} > T.float16(0.0)"),
+        ("n > 2 and ", f"{IN_BOUNDS} > T.float16(0.0)"),
+    ],
+    ids=["columns", "columns that exist", "rows that exist", "of all elements"],
+)
+def test_what_memory_says_of_columns_is_bits_of_a_warp(where, read):
+    """Eight columns of a tile: those of the other lanes are none."""
+    condition = f"T.if_then_else({where}A[bx, j] > T.float16(0), acc[i, j], T.float32(0))"
+    update = DOUBLE.replace("acc[i, j] * T.float32(2)", condition)
+    text = nest(lowered("", (BLOCK, BLOCK + update)), '"double"')
+    text = text.replace("threadIdx_x % 128 % 32", "LANE")
+    assert f'T.Cast("int32", LANE < 8 and {read})) >> ' in text
+    assert text.count("A[") == 1
+
+
+def test_a_condition_that_does_not_hold_keeps_bits_in_bounds():
+    inner = "T.if_then_else(A[bx, j] > T.float16(0), acc[i, j], T.float32(0))"
+    value = f"T.if_then_else(n <= j, acc[i, j], {inner})"
+    update = DOUBLE.replace("acc[i, j] * T.float32(2)", value)
+    text = nest(lowered("", (BLOCK, BLOCK + update)), '"double"')
+    assert "not n <= threadIdx_x % 128 % 32 and A[bx, " in text
+
+
 def test_instructions_of_a_wide_tile_start_at_panels():
     """320 columns in panels of 64: two instructions of 160 would start inside of one."""
     wide = (

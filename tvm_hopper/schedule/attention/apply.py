@@ -24,7 +24,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_schedule
 from tvm_hopper.facts import wgmma
 from tvm_hopper.facts.dtypes import HALF_DTYPES
-from tvm_hopper.requests.keys import PAIRS
+from tvm_hopper.requests.keys import CHOSEN, PAIRS
 from tvm_hopper.schedule import origins, steps
 from tvm_hopper.schedule.arguments import check_program, check_type
 from tvm_hopper.schedule.dry_run import block_names, check_lowering, check_nothing_left
@@ -32,7 +32,7 @@ from tvm_hopper.schedule.products.config import Roles
 from tvm_hopper.schedule.tile_order import raster
 from tvm_hopper.schedule.trial import as_one_step, rehearse
 
-from .choose import AttentionShape, choose_attention
+from .choose import AttentionShape, rank_attention
 from .config import KEY_STEP, AttentionConfig
 from .few_rows import group_of
 from .online import ONLINE, online
@@ -46,6 +46,7 @@ IN_REGISTERS = (
     *("S_init", "P", "acc_init"),
     *("row_max_init", "old_max", "offset", "row_sum_init", "rescale"),
 )
+CONFIGS_SHOWN = 5
 LIMITS = {"limit", "first_key"}  # of the keys that a row sees, where device memory tells
 
 
@@ -69,13 +70,15 @@ def attention(sch: s_tir.Schedule, config: AttentionConfig | None = None) -> Non
     check_program("attention", sch)
     check_type("attention", "config", config, AttentionConfig, "an hs.AttentionConfig")
     form = find_form(sch)
-    chosen = choose_attention(form.shape, form.fixed(config or AttentionConfig()))
+    given = form.fixed(config or AttentionConfig())
+    ranked = rank_attention(form.shape, given)
+    chosen, listed = ranked[0].config, "\n".join(map(str, ranked[:CONFIGS_SHOWN]))
     fresh = _with_tile(sch, form, chosen)
     plain = fresh or sch
     before = block_names(plain)
 
     def step(copy: s_tir.Schedule, _: Callable[[Any], Any] | None = None) -> Any:
-        return _apply(copy, chosen)
+        return _apply(copy, chosen, "" if given.tile else listed)
 
     def accept(copy: s_tir.Schedule, tile: Any) -> None:
         check_nothing_left(copy, tile, before)
@@ -144,30 +147,36 @@ def find_form(sch: s_tir.Schedule) -> OnlineForm:
             'allow this rounding: hs.online(mod, probabilities="float16")',
         )
     plain = origins.plain_of(sch)
-    shape = _shape_of_form(func, (rows, keys)) if plain is None else _shape_of_program(plain, name)
+    shape = _shape_of_form(func, (rows, keys)) if plain is None else attention_shape(plain[name])
     return OnlineForm(name, ((rows, keys), parts, splits, bool(packs)), weights, shape, plain)
 
 
-def _shape_of_program(plain: Any, name: str) -> AttentionShape:
-    """Return the shape of the program that a form was made of."""
-    found = recognize(plain[name])
+def attention_shape(func: tirx.PrimFunc) -> AttentionShape:
+    """Return what the choice of a configuration depends on, of attention in plain loops.
+
+    - raises ScheduleError: the function is none, or its head dimensions are not known.
+    """
+    found = recognize(func)
     tile = AttentionTile(wgmma.INSTRUCTION_M, wgmma.INSTRUCTION_M, 1)
     depth, columns = (ir.static_int(x.extent) for x in (found.depth, found.column))
     if depth is None or columns is None:
         wide = f"head dimensions {found.depth.extent} and {found.column.extent}"
-        raise cannot_schedule(f"function {name}", wide, "dimensions that are known")
+        raise cannot_schedule("function", wide, "dimensions that are known")
     sizes = [ir.static_int(x.extent) for x in found.leads]
     group = group_of(found)
+    bounds = RunningForm(found, tile, found.probabilities).bounds
     return AttentionShape(
         rows=ir.static_int(found.row.extent),
         keys=ir.static_int(found.key.extent),
         depth=-(-depth // KEY_STEP) * KEY_STEP,
         columns=columns,
         dtype=ir.dtype_of(found.keys.source),
-        is_masked=RunningForm(found, tile, found.probabilities).bounds.grow_with_rows,
+        is_masked=bounds.grow_with_rows,
         heads=None if None in sizes else prod(x for x in sizes if x),
         group=1 if group is None else group[1],
         may_split=True,
+        band=bounds.band,
+        is_computed=bounds.leaves_computed,
     )
 
 
@@ -222,12 +231,14 @@ def _call(sizes: tuple[tuple[int, int], int, int, bool]) -> str:
     return f"hs.online(mod, tile={tile}, parts={parts}, splits={splits}, packs={packs})"
 
 
-def _apply(sch: s_tir.Schedule, config: AttentionConfig) -> Any:
-    """Schedule the form; return the block of a tile."""
+def _apply(sch: s_tir.Schedule, config: AttentionConfig, listed: str) -> Any:
+    """Schedule the form; return the block of a tile. `listed` is what `explain` says of others."""
     tile = sch.get_sblock("tile")
     *heads, rows, parts = sch.get_loops(tile)
     _deal_out(sch, heads, rows, config)
     schedule_tile(sch, parts, config, "tma")
+    if listed:
+        sch.annotate(sch.get_sblock("S_o"), CHOSEN, listed)
     if config.splits and config.splits > 1:
         schedule_merge(sch)
     return tile

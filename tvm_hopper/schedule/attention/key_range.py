@@ -74,6 +74,23 @@ class MaskBounds:
         known = [x for x in self._taken() if x.growth(row)]
         return bool(known) and all(x.is_upper and (x.growth(row) or 0) > 0 for x in known)
 
+    @property
+    def leaves_computed(self) -> bool:
+        """Whether scores inside of the bounds are more than products."""
+        return not isinstance(self._rest, ir.Var) or any(x is None for x, _ in self._bounds)
+
+    @property
+    def band(self) -> tuple[int | None, int | None]:
+        """The first key of row 0 and the one behind its last, where they move with the row."""
+        row = self.attention.row.var
+        ends: dict[bool, list[int]] = {False: [], True: []}
+        for bound in self._taken():
+            first = ir.simplify(bound.limit(ir.substitute(bound.base, {row: ir.cast_like(0, row)})))
+            known = ir.static_int(first)
+            if known is not None and bound.growth(row) == -bound.step:
+                ends[bound.is_upper].append(known)
+        return max(ends[False], default=None), min(ends[True], default=None)
+
     def _taken(self) -> list[_Bound]:
         """Return the bounds that keys may be left out by."""
         infinite = [x for x, fill in self._bounds if fill == MINUS_INFINITY and x is not None]
@@ -107,12 +124,10 @@ class MaskBounds:
 
     def edges(self, first: Any, last: Any) -> list[Any] | None:
         """Return when masks can hide one of some keys from a row; None if scores change anyway."""
-        if not isinstance(self._rest, ir.Var):
+        if self.leaves_computed:
             return None
         found: list[Any] = []
-        for bound, _ in self._bounds:
-            if bound is None:
-                return None
+        for bound in (x for x, _ in self._bounds if x is not None):
             base = bound.of_rows(self.attention.row.var, self.rows, widest=False)
             if base is None:
                 return None

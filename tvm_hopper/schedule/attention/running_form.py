@@ -367,7 +367,8 @@ class RunningForm:
             at.update({a.states.row_sum: b.row_sum[i], **self.by_lead})
             for c in column:
                 at.update({a.column.var: c, a.states.accumulator: b.accumulator[i, c]})
-            value, *indices = (ir.substitute(x, at) for x in (result.value, *result.indices))
+            value = self._by_inverse(result.value) if column else result.value
+            value, *indices = (ir.substitute(x, at) for x in (value, *result.indices))
             return ir.BufferStore(result.buffer, to(ir.dtype_of(result.buffer), value), indices)
 
         some_exist = self.cuts_rows or a.row_count is not None
@@ -381,6 +382,22 @@ class RunningForm:
         return self.loops.nest(name, axes, store, where=exists if some_exist else None)
 
     # ---- helpers
+
+    def _by_inverse(self, value: Any) -> Any:
+        """Multiply by the reciprocal of a row's sum, which all columns share.
+
+        The sum is 0 or from 1 on, as its largest weight is: the reciprocal is a normal number. A
+        division has a branch, over which the compiler moves nothing.
+        """
+        total = self.attention.states.row_sum
+
+        def divide(node: Any, mutator: Any) -> Any:
+            node = mutator.default_mutate(node)
+            if not isinstance(node.b, ir.Var) or not node.b.same_as(total):
+                return node
+            return node.a * tirx.Div(constant(1.0), node.b)
+
+        return ir.mutate(value, [(tirx.Div, divide)])
 
     def _placed(self, expr: Any, at: dict[Any, Any], axes: list[LoopAxis]) -> Any:
         """Place an expression in the tile; what lies past the end of an axis is read as 0."""

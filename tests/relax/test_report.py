@@ -171,6 +171,16 @@ def test_a_kernel_has_one_estimate():
     assert str(said).count(f"{row.cost.microseconds:.1f}") == 2  # the row and its table's title
 
 
+def test_attention_takes_the_time_of_its_choice():
+    """Of sizes that are not known, its FLOPs at the rate of tensor cores."""
+    tensor, call = TensorRecord("q", ("1024", "64"), "float16"), CallRecord("run", (), 1)
+    known = {"kernels": (KernelRecord("", None, "128x128", 27.4),), "rule": "Attention"}
+    one = product(product=None, tensors=(tensor,), calls=(call,), flops="67000000000", **known)
+    assert call_cost(one, call, {"rows": 1}, Chip()).microseconds == 27.4
+    many = replace(one, tensors=(replace(tensor, shape=("rows", "64")),))
+    assert call_cost(many, call, {"rows": 1}, Chip()).microseconds == pytest.approx(100)
+
+
 @pytest.mark.parametrize(
     ("record", "sizes"),
     [(product(), {"b": 2}), (product(tensors=()), {"b": 2, "s": 4})],

@@ -2,6 +2,7 @@
 
 Kernels of ours: a product takes the time that its choice was estimated at, for the rows that it was
 chosen for.  With other rows it takes as much more or less as the roofline says.
+Attention of known sizes takes the time of its choice, too.
 Whatever else is ours moves its bytes at the rate of a copy.  What is accessed element by element
 counts for as many bytes as memory hands out for each element, at least twice: rope took that long
 (docs/memory_bound.md).
@@ -29,6 +30,7 @@ LEAST = 1.5  # microseconds of the smallest kernel in a graph, an RMSNorm of one
 CORE_RATE = 67e6  # FLOPs a microsecond outside of tensor cores, float32 (H200's data sheet)
 # FLOPs a microsecond that products reach, by bytes of an operand's element (docs/performance.md).
 TENSOR_RATES = {1: 1200e6, 2: 670e6, 4: 350e6}
+ON_TENSOR_CORES = ("Matmul", "Attention")  # rules
 ASSUMED_LENGTH = 1024  # a symbol that no size is given for; one that counts sequences is 1
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -191,12 +193,16 @@ def _time_of_ours(
 ) -> float:
     kernel, product = kernel_for(record, known), record.product
     width = element_bytes(product.dtype) if product is not None else 0
-    rate = TENSOR_RATES.get(width, CORE_RATE)
+    multiplies = record.rule in ON_TENSOR_CORES  # batches and attention have no ProductRecord
+    rate = TENSOR_RATES.get(width, TENSOR_RATES[2] if multiplies else CORE_RATE)
     if product is not None and value_of(product.rows, known) == 0:
         return 0.0
     bound = _bound(record, call, known, rate, chip)
-    if product is None or kernel is None or not kernel.microseconds:
+    if kernel is None or not kernel.microseconds:
         return max(LEAST, bound)
+    if product is None:
+        is_static = not names_in(x for tensor in record.tensors for x in tensor.shape)
+        return max(LEAST, kernel.microseconds if multiplies and is_static else bound)
     chosen_for = dict(known)
     if kernel.rows is not None and product.rows.isidentifier():
         chosen_for[product.rows] = kernel.rows

@@ -26,7 +26,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
-from .call_groups import CallGraph, fuse_group, is_plain_call, is_view, rewrite_groups
+from .call_groups import CallGraph, fuse_group, is_plain_call, is_view, reduces, rewrite_groups
 from .flatten_batch import CALL_TIR, is_plain
 from .join_attention import OPAQUE
 from .join_products import NUM_INPUT
@@ -118,17 +118,23 @@ class _NarrowPlan:
             ):
                 made.add(binding.var)
         for x in func.params:
-            is_table = sum(ir.static_int(n) != 1 for n in getattr(getattr(x.ty, "shape", None), "values", [])) > 1
+            is_table = (
+                sum(
+                    ir.static_int(n) != 1
+                    for n in getattr(getattr(x.ty, "shape", None), "values", [])
+                )
+                > 1
+            )
             weight = TABLE if is_table else VECTOR
-            is_narrow = _dtype(x) in HALVES or self._is_cast_to(x, dtype)
+            is_narrow = _dtype(x) in HALVES or self._is_cast(x, dtype) or self._is_normalised(x)
             other = ACTIVATION if is_narrow else UNKNOWN
             self.ranges[x] = [weight if x in weights else other]
         return made
 
-    def _is_cast_to(self, var: Any, dtype: str) -> bool:
+    def _is_cast(self, var: Any, dtype: str) -> bool:
         """Tell what a product reads in 16 bits anyway, so that it must be in their range."""
         for x in self.readers.get(var, []):
-            if is_view(x) and self._is_cast_to(x.var, dtype):
+            if is_view(x) and self._is_cast(x.var, dtype):
                 return True
             if self._is_call(x):
                 func = self.mod[x.value.args[0]]
@@ -175,9 +181,10 @@ class _NarrowPlan:
         return found.is_held and (not found.has_table or self._is_normalised(var))
 
     def _is_normalised(self, var: Any) -> bool:
-        """Tell what a norm reads, so that a table that is added is of places, and no mask."""
+        """Tell what a norm reads: places were added and no mask, and PyTorch's half() casts it."""
         return any(
             self._is_call(y)
+            and reduces(self.mod[y.value.args[0]])
             and ir.has_any(self.mod[y.value.args[0]].body, ir.Call, lambda z: z.op in ROOTS)
             for x in self._views(var)
             for y in self.readers.get(x, [])

@@ -2,8 +2,8 @@
 
 A value is counted by its degree, as a physical unit: of activations x has degree 1, x * x has 2,
 rsqrt(mean(x * x)) has -1, and a normalised row, a weight of softmax or a sine 0.  What 16 bits hold
-has a degree from 0 to 1 and a factor near one; what is unknown (exponentials, integers, inputs of
-the model in float32) counts as more.
+has a degree from 0 to 1 and a factor near one; what is unknown (exponentials, integers, what no
+product made) counts as more.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Values:
         return Range(a.degree - b.degree, a.factor / b.factor, a.is_fixed)
 
     def _called(self, call: Any) -> Range:
-        name = str(getattr(call.op, "name", "")).removeprefix("tirx.")
+        name = str(getattr(call.op, "name", "")).rpartition(".")[2]
         if name in _BOUNDED or (name in EXPONENTIALS and self._is_below_top(call.args[0])):
             return Range(0)
         if name == "if_then_else":

@@ -8,8 +8,8 @@
 
 `to_half` asks for it by an attribute of the function.  What a product of 16 bits has made has no
 more digits than that; what no product has made, as the angles of a rotary embedding, stays float32,
-and so do results of the model, statistics of rows, and squares and exponentials, whose range is
-larger.
+and so do results of the model, statistics of rows, and what may exceed the range of 16 bits where
+float32 does not (`value_ranges.py`): masks, squares and products of activations, exponentials.
 
 Needs: fused functions (FuseTIR), in plain loops.
 """

@@ -153,7 +153,18 @@ def whole_sum(y, _m):
     return op.add(y, op.sum(y, [0], keepdims=True))
 
 
+def shares(y, _m):
+    return op.divide(y, op.sum(y, [1], keepdims=True))
+
+
+def above_another(y, m):
+    largest = op.max(op.sin(m), [1], keepdims=True)
+    return op.exp(op.subtract(y, largest))
+
+
 STAYS = {
+    "shares of a sum that may be zero": shares,
+    "exponential of more than the largest": above_another,
     "an input, as a mask": op.add,
     "a mask's number": chosen,
     "square": lambda y, _m: op.add(op.multiply(y, y), relax.const(1.0)),

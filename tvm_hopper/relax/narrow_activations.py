@@ -166,7 +166,9 @@ class _NarrowPlan:
         if isinstance(x, tvm.ir.GenericConst):
             data = x.value.numpy()
             is_float = _is_float(x) and _dtype(x) == WIDE and data.size
-            return [constant(float(abs(data).max())) if is_float else UNKNOWN]
+            if not is_float:
+                return [UNKNOWN]
+            return [constant(float(abs(data).max()))._replace(is_positive=bool((data > 0).all()))]
         return self.ranges.get(x, [UNKNOWN])
 
     def _is_stored(self, binding: Any) -> bool:

@@ -30,14 +30,14 @@ class Range(NamedTuple):
     """Values up to `factor * activation ** degree`.
 
     - `is_fixed` (bool): made of constants, vectors of weights and sums of rows, a divisor.
-    - `is_top` (bool): the largest of a row.
+    - `is_positive` (bool): so that a sum of them is no smaller than they are.
     - `has_table` (bool): a weight of several dimensions is added, as places, or a mask.
     """
 
     degree: float
     factor: float = 1.0
     is_fixed: bool = False
-    is_top: bool = False
+    is_positive: bool = False
     has_table: bool = False
 
     @property
@@ -47,7 +47,8 @@ class Range(NamedTuple):
         return 0 <= self.degree <= 1 and 1 / FACTOR <= self.factor <= most
 
 
-ACTIVATION, UNKNOWN, VECTOR = Range(1), Range(3), Range(0, is_fixed=True)
+ACTIVATION, VECTOR = Range(1), Range(0, is_fixed=True, is_positive=True)
+UNKNOWN, OF_FUNCTION = Range(3.25), Range(5.625)  # unlike each other, so that neither cancels
 TABLE = Range(1, has_table=True)
 
 
@@ -55,7 +56,7 @@ def constant(value: float) -> Range:
     """Return the range of a number: one that 16 bits lack is as what is not known."""
     if value == 0 or math.isinf(value):  # they have these
         return Range(0, 0.0, is_fixed=True)
-    return Range(0, abs(value), is_fixed=True) if abs(value) < math.inf else UNKNOWN
+    return Range(0, abs(value), True, value > 0) if abs(value) < math.inf else UNKNOWN
 
 
 def output_ranges(func: tirx.PrimFunc, given: list[Range]) -> list[Range]:
@@ -75,7 +76,7 @@ class _Values:
     def __init__(self, func: tirx.PrimFunc, known: Mapping[Any, Range]) -> None:
         self.known = dict(known)
         self.bound = {x.var: x.value for x in ir.find_all(func.body, tirx.Bind)}
-        self.stores: dict[Any, list[tuple[Any, float]]] = {}
+        self.stores: dict[Any, list[tuple[Any, float]]] = {}  # with numbers of terms
         for block in ir.find_all(func.body, ir.SBlock):
             if ir.find_all(block.body, ir.SBlock):
                 continue
@@ -83,28 +84,35 @@ class _Values:
             extents = [ir.static_int(n) for n in terms]
             count = math.inf if None in extents else float(math.prod(n or 1 for n in extents))
             for store in ir.find_all(block.body, ir.BufferStore):
-                self.stores.setdefault(store.buffer, []).append((store.value, count))
+                self.stores.setdefault(store.buffer, []).append((store, count))
 
     def of_buffer(self, buffer: Any) -> Range:
         """Return the range of what is stored."""
         if buffer not in self.known:
             self.known[buffer] = UNKNOWN  # where it is read for itself
-            found = [self._stored(buffer, *x) for x in self.stores.get(buffer, [])]
+            found = [self._stored(*x) for x in self.stores.get(buffer, [])]
             one = found[0] if found else UNKNOWN
             self.known[buffer] = _sum(*found) if len(found) > 1 else one
         return self.known[buffer]
 
-    def _stored(self, buffer: Any, value: Any, count: float) -> Range:
-        value = self.bound.get(value, value)
+    def _stored(self, store: Any, count: float) -> Range:
+        term = self._term(store)
+        value = self.bound.get(store.value, store.value)
+        if term is None:
+            return self.of(value)
+        if isinstance(value, tirx.Add):
+            return self._summed(term, count)
+        return self.of(term)._replace(is_fixed=True)
+
+    def _term(self, store: Any) -> Any:
+        """Return what a reduction adds to an element, or compares it with, else None."""
+        value = self.bound.get(store.value, store.value)
         if isinstance(value, (tirx.Add, tirx.Max, tirx.Min)):
-            own = [isinstance(x, ir.TensorLoad) and x.source == buffer for x in (value.a, value.b)]
-            if any(own):
-                term = value.b if own[0] else value.a
-                if isinstance(value, tirx.Add):
-                    return self._summed(term, count)
-                is_top = isinstance(value, tirx.Max)
-                return self.of(term)._replace(is_fixed=True, is_top=is_top)
-        return self.of(value)
+            for own, term in ((value.a, value.b), (value.b, value.a)):
+                if isinstance(own, ir.TensorLoad) and own.source == store.buffer:
+                    is_same = tvm_ffi.structural_equal(list(own.indices), list(store.indices))
+                    return term if is_same else None
+        return None
 
     def _summed(self, term: Any, count: float) -> Range:
         if isinstance(term, tirx.Mul):
@@ -127,11 +135,14 @@ class _Values:
         if isinstance(value, tirx.Cast):
             return self._cast(value)
         if isinstance(value, (tirx.Add, tirx.Sub, tirx.Max, tirx.Min)):
-            return _sum(self.of(value.a), self.of(value.b))
+            found = _sum(self.of(value.a), self.of(value.b))
+            return found._replace(is_positive=False) if isinstance(value, tirx.Sub) else found
         if isinstance(value, tirx.Select):
             return _sum(self.of(value.true_value), self.of(value.false_value))
         if isinstance(value, tirx.Mul):
-            return _product(self.of(value.a), self.of(value.b))
+            found = _product(self.of(value.a), self.of(value.b))
+            is_square = tvm_ffi.structural_equal(value.a, value.b)
+            return found._replace(is_positive=found.is_positive or is_square)
         if isinstance(value, tirx.Div):
             return self._quotient(value)
         return self._called(value) if isinstance(value, ir.Call) else UNKNOWN
@@ -144,34 +155,38 @@ class _Values:
 
     def _quotient(self, value: Any) -> Range:
         a, b = self.of(value.a), self.of(value.b)
-        if not b.is_fixed:
-            return UNKNOWN
         if isinstance(value.b, tirx.FloatImm) and b.factor:
-            return a._replace(factor=a.factor / b.factor)
-        if b.degree <= 0 or not b.factor:
-            return a  # what one adds up to is no smaller than its parts
-        return Range(a.degree - b.degree, a.factor / b.factor, a.is_fixed)
+            return a._replace(
+                factor=a.factor / b.factor, is_positive=a.is_positive and b.is_positive
+            )
+        if not (b.is_fixed and b.is_positive and b.factor):
+            return OF_FUNCTION
+        if b.degree <= 0:
+            return a._replace(factor=a.factor / min(b.factor, 1.0))  # no smaller than its parts
+        is_positive = a.is_positive
+        return Range(a.degree - b.degree, a.factor / b.factor, a.is_fixed, is_positive)
 
     def _called(self, call: Any) -> Range:
         name = str(getattr(call.op, "name", "")).rpartition(".")[2]
         if name in _BOUNDED or (name in EXPONENTIALS and self._is_below_top(call.args[0])):
-            return Range(0)
+            return Range(0, is_positive=name in (*EXPONENTIALS, "sigmoid"))
         if name == "if_then_else":
             return _sum(self.of(call.args[1]), self.of(call.args[2]))
         if name in _SAME:
-            return self.of(call.args[0])
+            return self.of(call.args[0])._replace(is_positive=name == "fabs")
         if name == "log":
             return Range(0, 128.0)
         power = {"sqrt": 0.5, "rsqrt": -0.5}.get(name)
         if name == "pow" and isinstance(call.args[1], tirx.FloatImm):
             power = float(call.args[1].value)
-        if power is None:
-            return UNKNOWN
+        if power is None or abs(power) > 4:
+            return OF_FUNCTION._replace(is_positive=name in EXPONENTIALS)
         x = self.of(call.args[0])
-        if power < 0 and not (x.is_fixed and x.factor):
-            return UNKNOWN
+        if not 1e-60 < x.factor < 1e60 or (power < 0 and not x.is_fixed):
+            return OF_FUNCTION
         factor = 1.0 if power < 0 and x.degree == 0 else x.factor**power
-        return Range(x.degree * power, factor, x.is_fixed)
+        is_positive = x.is_positive or power % 2 != 1
+        return Range(x.degree * power, factor, x.is_fixed, is_positive)
 
     def _is_below_top(self, value: Any) -> bool:
         """Tell what is a row's element less the row's largest, so no exponential exceeds one."""
@@ -183,8 +198,14 @@ class _Values:
             return is_one and self._is_below_top(others[0])
         if isinstance(value, ir.TensorLoad):
             stores = self.stores.get(value.source, [])
-            return len(stores) == 1 and self._is_below_top(stores[0][0])
-        return isinstance(value, tirx.Sub) and self.of(value.b).is_top
+            return len(stores) == 1 and self._is_below_top(stores[0][0].value)
+        if not isinstance(value, tirx.Sub) or not isinstance(value.b, ir.TensorLoad):
+            return False
+        largest = [x for x, _ in self.stores.get(value.b.source, [])]
+        of_max = [isinstance(self.bound.get(x.value, x.value), tirx.Max) for x in largest]
+        terms = [self._term(x) for x in largest]
+        source = getattr(value.a, "source", None)
+        return of_max == [True] and source is not None and getattr(terms[0], "source", 0) == source
 
 
 def _sum(*terms: Range) -> Range:
@@ -197,6 +218,7 @@ def _sum(*terms: Range) -> Range:
         degree,
         max(x.factor for x in terms if x.degree == degree) if degree in degrees else 1.0,
         all(x.is_fixed for x in terms),
+        all(x.is_positive for x in terms),
         has_table=any(x.has_table for x in terms),
     )
 
@@ -204,5 +226,9 @@ def _sum(*terms: Range) -> Range:
 def _product(a: Range, b: Range) -> Range:
     has_table = min(a.degree, b.degree) >= 0 and (a.has_table or b.has_table)
     return Range(
-        a.degree + b.degree, a.factor * b.factor, a.is_fixed and b.is_fixed, has_table=has_table
+        a.degree + b.degree,
+        a.factor * b.factor,
+        a.is_fixed and b.is_fixed,
+        a.is_positive and b.is_positive,
+        has_table,
     )

@@ -126,3 +126,78 @@ def test_what_to_half_is_told():
         model(activations=1)
     assert ACTIVATIONS not in model(activations=False)["main"].attrs
     assert model()["main"].attrs[ACTIVATIONS] == "float16"
+
+
+def both(compute):
+    """Let two kernels read the result."""
+    return lambda y, m: [op.sum(z := compute(y, m), [0]), op.max(z, [1])]
+
+
+def chosen(y, m):
+    return op.where(op.greater(m, relax.const(-1.0)), y, relax.const(-1e9))
+
+
+def of_product(y, m):
+    return op.multiply(y, op.matmul(y, m))
+
+
+def quotient(y, _m):
+    return op.divide(relax.const(1.0), op.add(y, relax.const(1e-6)))
+
+
+def indices(y, _m):
+    return op.astype(op.reshape(op.argmax(y, -1), (8, 8)), "float32")
+
+
+def whole_sum(y, _m):
+    return op.add(y, op.sum(y, [0], keepdims=True))
+
+
+def shares(y, _m):
+    return op.divide(y, op.sum(y, [1], keepdims=True))
+
+
+def above_another(y, m):
+    largest = op.max(op.sin(m), [1], keepdims=True)
+    return op.exp(op.subtract(y, largest))
+
+
+STAYS = {
+    "shares of a sum that may be zero": shares,
+    "exponential of more than the largest": above_another,
+    "an input, as a mask": op.add,
+    "a mask's number": chosen,
+    "square": lambda y, _m: op.add(op.multiply(y, y), relax.const(1.0)),
+    "product": of_product,
+    "exponential": lambda y, _m: op.negative(op.exp(y)),
+    "cosh": lambda y, _m: op.cosh(y),
+    "quotient": quotient,
+    "scaled up": lambda y, _m: op.multiply(y, relax.const(1e5)),
+    "scaled down": lambda y, _m: op.multiply(y, relax.const(1e-9)),
+    "indices": indices,
+    "a sum of n rows": whole_sum,
+}
+IS_STORED = {
+    "gelu": lambda y, _m: op.nn.gelu(y),
+    "silu": lambda y, _m: op.nn.silu(y),
+    "softmax of large values": lambda y, m: op.nn.softmax(op.add(op.multiply(y, y), m)),
+    "turned": lambda y, m: op.multiply(y, op.sin(m)),
+    "norm": lambda y, m: op.nn.layer_norm(y, op.sin(m), op.sin(m), axes=[0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", [*STAYS, *IS_STORED])
+def test_ranges(name):
+    """What may not be an activation stays; functions and norms of activations do not."""
+    compute = both({**STAYS, **IS_STORED}[name])
+    rows = "n" if name == "a sum of n rows" else 64
+    shapes = [((rows, 64), "float32"), ((64, 64), "float32"), ((64, 64), "float32")]
+
+    def whole(x, m, w):
+        return compute(op.matmul(x, w), m)
+
+    mod = NarrowActivations()(models.legalized(to_half(model_of(whole, *shapes, num_input=2))))
+    bindings = [x for block in mod["main"].body.blocks for x in block.bindings]
+    calls = [x.value for x in bindings if "call_tir" in str(x.value)]
+    read = {str(x.ty.dtype) for call in calls[-2:] for x in call.args[1].fields}
+    assert read == {"float16" if name in IS_STORED else "float32"}

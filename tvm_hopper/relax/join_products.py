@@ -26,6 +26,7 @@ WHERE = "relax.join_products"
 JOINED = "transform_params"
 NUM_INPUT = "num_input"
 PACKED = "packed_params"
+HOISTED = "hoisted"  # attribute of functions whose products are no operators any more
 _CONCAT, _PERMUTE, _MATMUL, *_OF_TWO = (
     tvm.ir.Op.get(f"relax.{x}") for x in ("concat", "permute_dims", "matmul", "multiply", "add")
 )
@@ -54,11 +55,10 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     Raises
     ------
     OptionError
-        It is no module; or products could be joined in a function whose weights is unknown from
-        its inputs.
+        It is no module; `hoist_weights` returned it; or products could be joined in a function
+        whose weights is unknown from its inputs.
     """
-    if not isinstance(mod, tvm.IRModule):
-        raise cannot_configure(WHERE, type(mod).__name__, "an IRModule of Relax functions")
+    check_operators(WHERE, mod)
     kept = set() if gates else find_gates(mod)
     combined = relax.transform.CombineParallelMatmul(
         lambda _x, weights, _biases, _bindings: not any(w in kept for w in weights)
@@ -79,9 +79,9 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
                 "than they gain",
                 f'say it: func.with_attr("{NUM_INPUT}", number of inputs before the weights)',
             )
-    packed = [name for name in changed if _is_packed(mod[name])]
+    packed = [name for name in changed if is_packed(mod[name])]
     for name in packed:
-        combined.update_func(combined.get_global_var(name), _unpacked(combined[name]))
+        combined.update_func(combined.get_global_var(name), unpacked(combined[name]))
     passes = [
         relax.transform.CanonicalizeBindings(),
         _JoinAsTheyLie(),
@@ -92,6 +92,22 @@ def join_products(mod: tvm.IRModule, *, gates: bool = True) -> tvm.IRModule:
     joined = tvm.transform.Sequential(passes)(combined)
     joined.update_func(joined.get_global_var(JOINED), joined[JOINED].without_attr(NUM_INPUT))
     return relax.transform.BundleModelParams(PACKED)(joined) if packed else joined
+
+
+def check_operators(where: str, mod: Any) -> None:
+    """Refuse what is no module, or one whose products `hoist_weights` has made calls of loops.
+
+    - `where`: what asks, for the error.
+    - `mod`: what it was given.
+    - raises OptionError.
+    """
+    if not isinstance(mod, tvm.IRModule):
+        raise cannot_configure(where, type(mod).__name__, "an IRModule of Relax functions")
+    for gv, func in mod.functions_items():
+        if HOISTED in (func.attrs or {}):
+            found = f"function {gv.name_hint} as hoist_weights returned it"
+            fix = "call hoist_weights last"
+            raise cannot_configure(where, found, "operators, as an importer gives them", fix)
 
 
 def find_gates(mod: tvm.IRModule) -> set[Any]:
@@ -117,13 +133,13 @@ def find_gates(mod: tvm.IRModule) -> set[Any]:
     return weights
 
 
-def _is_packed(func: relax.Function) -> bool:
+def is_packed(func: relax.Function) -> bool:
     """Tell whether a function takes its weights as one tuple."""
     weights = func.params[int(func.attrs[NUM_INPUT]) :]
     return len(weights) == 1 and isinstance(weights[0].ty, relax.TupleType)
 
 
-def _unpacked(func: relax.Function) -> relax.Function:
+def unpacked(func: relax.Function) -> relax.Function:
     """Let a function take its weights as parameters: TVM cannot fuse around tuples in tuples."""
     *inputs, packed = func.params
     weights = [relax.Var(f"weight_{i}", ty) for i, ty in enumerate(packed.ty.fields)]

@@ -8,15 +8,14 @@
 
 `to_half` asks for it by an attribute of the function.  What a product of 16 bits has made has no
 more digits than that; what no product has made, as the angles of a rotary embedding, stays float32,
-and so do results of the model, statistics of rows, and squares and exponentials, whose range is
-larger.
+and so do results of the model, statistics of rows, and what may exceed the range of 16 bits where
+float32 does not (`value_ranges.py`): masks, squares and products of activations, exponentials.
 
 Needs: fused functions (FuseTIR), in plain loops.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -27,14 +26,25 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
-from .call_groups import CallGraph, fuse_group, is_plain_call, is_view, rewrite_groups
+from .call_groups import CallGraph, fuse_group, is_plain_call, is_view, reduces, rewrite_groups
+from .flatten_batch import CALL_TIR, is_plain
 from .join_attention import OPAQUE
 from .join_products import NUM_INPUT
+from .value_ranges import (
+    ACTIVATION,
+    HALVES,
+    TABLE,
+    UNKNOWN,
+    VECTOR,
+    Range,
+    constant,
+    output_ranges,
+)
 
 ACTIVATIONS = "activations"  # attribute of a function: the type that they are stored in
 WIDE = "float32"
 MIN_SHARE = 8  # a tensor with fewer elements than the largest that it is made of, over this, stays
-LARGE = tuple(tvm.ir.Op.get(f"tirx.{x}") for x in ("exp", "exp2", "pow"))
+ROOTS = tuple(tvm.ir.Op.get(f"tirx.{x}") for x in ("sqrt", "rsqrt"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.NarrowActivations")
@@ -77,16 +87,23 @@ class _NarrowPlan:
         blocks = [x for x in func.body.blocks if isinstance(x, relax.DataflowBlock)]
         bindings = [x for block in blocks for x in block.bindings]
         self.readers: dict[Any, list[Any]] = {}
+        self.ranges: dict[Any, list[Range]] = {}  # one for each output
         self.made = self._made(func, bindings, dtype)
         self.narrow: set[Any] = set()
-        for views in (self._views(x.var) for x in bindings if self._is_stored(x)):
+        for binding in bindings:
+            self.ranges[binding.var] = self._ranges(binding)
+            if not self._is_stored(binding):
+                continue
+            views = self._views(binding.var)
             read = [y for x in views for y in self.readers.get(x, [])]
             is_inner = all(isinstance(x, relax.DataflowVar) for x in views)
             if is_inner and all(is_view(x) or self._is_call(x) for x in read):
                 self.narrow |= views
+                (found,) = self.ranges[binding.var]
+                self.ranges[binding.var] = [found._replace(has_table=False)]
 
     def _made(self, func: relax.Function, bindings: list[Any], dtype: str) -> set[Any]:
-        """Return what has 16 bits and is no weight, and what is made of it; note readers."""
+        """Return floats that have 16 bits and are no weight, and what is made of them."""
         first = int(func.attrs.get(NUM_INPUT, len(func.params)))
         weights = set(func.params[first:])  # and what they alone make
         made = {x for x in func.params[:first] if _dtype(x) == dtype}
@@ -96,20 +113,84 @@ class _NarrowPlan:
                 self.readers.setdefault(x, []).append(binding)
             if weights.issuperset(read):
                 weights.add(binding.var)
-            elif _dtype(binding.var) == dtype or not made.isdisjoint(read):
+            elif _is_float(binding.var) and (
+                _dtype(binding.var) == dtype or not made.isdisjoint(read)
+            ):
                 made.add(binding.var)
+        for x in func.params:
+            is_table = (
+                sum(
+                    ir.static_int(n) != 1
+                    for n in getattr(getattr(x.ty, "shape", None), "values", [])
+                )
+                > 1
+            )
+            weight = TABLE if is_table else VECTOR
+            is_narrow = _dtype(x) in HALVES or self._is_cast(x, dtype) or self._is_normalised(x)
+            other = ACTIVATION if is_narrow else UNKNOWN
+            self.ranges[x] = [weight if x in weights else other]
         return made
 
+    def _is_cast(self, var: Any, dtype: str) -> bool:
+        """Tell what a product reads in 16 bits anyway, so that it must be in their range."""
+        for x in self.readers.get(var, []):
+            if is_view(x) and self._is_cast(x.var, dtype):
+                return True
+            if self._is_call(x):
+                func = self.mod[x.value.args[0]]
+                param = func.params[list(x.value.args[1].fields).index(var)]
+                casts = ir.find_all(func.body, tirx.Cast, lambda y: ir.dtype_of(y) == dtype)
+                if any(getattr(y.value, "source", None) == param for y in casts):
+                    return True
+        return False
+
+    def _ranges(self, binding: Any) -> list[Range]:
+        """Return how large the results of one binding can be."""
+        value, var = binding.value, binding.var
+        if isinstance(value, relax.Var) or is_view(binding):
+            return self._given(value if isinstance(value, relax.Var) else value.args[0])
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self.ranges:
+            found = self.ranges[value.tuple_value]
+            return [found[value.index]] if value.index < len(found) else [UNKNOWN]
+        if isinstance(value, tvm.ir.GenericConst):
+            return self._given(value)
+        if isinstance(value, relax.Call) and value.op == CALL_TIR and len(value.args) == 2:
+            func = self.mod[value.args[0]]
+            is_loops = isinstance(func, tirx.PrimFunc) and is_plain(func)
+            if is_loops and all(map(tirx.is_buffer_var, func.params)):
+                given = [self._given(x)[0] for x in value.args[1].fields]
+                return output_ranges(func, given)
+        return [ACTIVATION if _dtype(var) in HALVES else UNKNOWN]
+
+    def _given(self, x: Any) -> list[Range]:
+        if isinstance(x, tvm.ir.GenericConst):
+            data = x.value.numpy()
+            is_float = _is_float(x) and _dtype(x) == WIDE and data.size
+            if not is_float:
+                return [UNKNOWN]
+            return [constant(float(abs(data).max()))._replace(is_positive=bool((data > 0).all()))]
+        return self.ranges.get(x, [UNKNOWN])
+
     def _is_stored(self, binding: Any) -> bool:
-        """Tell a call whose result gains by fewer bits and has digits for them."""
+        """Tell a call whose result gains by fewer bits, and has digits and a range for them."""
         var = binding.var
         if var not in self.made or _dtype(var) != WIDE or not self._is_call(binding):
             return False
-        args = list(binding.value.args[1].fields)
-        sizes = [_size(x) for x in args if x in self.made]
+        sizes = [_size(x) for x in binding.value.args[1].fields if x in self.made]
         if any(_size(var) * MIN_SHARE < size for size in sizes):
             return False
-        return not _is_large(self.mod[binding.value.args[0]], args)
+        (found,) = self.ranges[var]
+        return found.is_held and (not found.has_table or self._is_normalised(var))
+
+    def _is_normalised(self, var: Any) -> bool:
+        """Tell what a norm reads: places were added and no mask, and PyTorch's half() casts it."""
+        return any(
+            self._is_call(y)
+            and reduces(self.mod[y.value.args[0]])
+            and ir.has_any(self.mod[y.value.args[0]].body, ir.Call, lambda z: z.op in ROOTS)
+            for x in self._views(var)
+            for y in self.readers.get(x, [])
+        )
 
     def _is_call(self, binding: Any) -> bool:
         if not is_plain_call(self.mod, binding):
@@ -125,34 +206,14 @@ def _dtype(x: Any) -> str:
     return str(x.ty.dtype) if isinstance(x.ty, relax.TensorType) else ""
 
 
+def _is_float(x: Any) -> bool:
+    """Tell floats, or a tuple, whose parts are bound next."""
+    return "float" in _dtype(x) or not isinstance(x.ty, relax.TensorType)
+
+
 def _size(x: Any) -> int:
     """Count elements, a symbolic extent as one."""
     return math.prod(ir.static_int(n) or 1 for n in getattr(x.ty.shape, "values", []))
-
-
-def _is_large(func: tirx.PrimFunc, args: list[Any]) -> bool:
-    """Tell a call whose result is a power or an exponential: y * y is a product of one tensor."""
-    params, out = list(func.params), func.params[-1]
-    firsts = [params[next(i for i, y in enumerate(args) if y.same_as(x))] for x in args]
-    same = {p: q for p, q in zip(params, firsts, strict=False) if not p.same_as(q)}
-    body = ir.substitute(func.body, same)
-    for store in ir.find_all(body, ir.BufferStore, lambda x: x.buffer.same_as(out)):
-        factors = _factors(store.value)
-        if any(isinstance(x, ir.Call) and x.op in LARGE for x in factors):
-            return True
-        pairs = itertools.combinations(factors, 2)
-        if any(ir.find_all(a, ir.TensorLoad) and tvm_ffi.structural_equal(a, b) for a, b in pairs):
-            return True
-    return False
-
-
-def _factors(value: Any) -> list[Any]:
-    """Return what a value is the product of."""
-    if isinstance(value, tirx.Cast):
-        return _factors(value.value)
-    if isinstance(value, tirx.Mul):
-        return [*_factors(value.a), *_factors(value.b)]
-    return [value]
 
 
 @mutator

@@ -29,7 +29,7 @@ from tvm_hopper import ir
 from tvm_hopper.errors import cannot_configure
 from tvm_hopper.facts.wgmma import instruction_k
 
-from .join_products import NUM_INPUT
+from .join_products import NUM_INPUT, check_operators
 from .mutator_passes import rewrite_functions
 from .narrow_activations import ACTIVATIONS
 from .simplify_operands import CAST, MATMUL
@@ -71,8 +71,10 @@ def to_half(
         which have 16 bits, or float16.
     activations : bool
         Whether what products lead to is stored in 16 bits between kernels, as after PyTorch's
-        `half()`; kernels compute in float32. False: it is stored as the model has it, mostly in
-        float32, and twice the bytes are moved.
+        `half()`; kernels compute in float32. An input of float32 that a product or a norm reads
+        counts as an activation, too, and what it is added to has 16 bits; what may exceed their
+        range, as masks, squares and products of activations, stays. False: all is stored as the
+        model has it, mostly in float32, and twice the bytes are moved.
 
     Returns
     -------
@@ -85,10 +87,10 @@ def to_half(
     Raises
     ------
     OptionError
-        It is no module, the type is none of the two, or `activations` is no bool.
+        It is no module, `hoist_weights` returned it, the type is none of the two, or `activations`
+        is no bool.
     """
-    if not isinstance(mod, tvm.IRModule):
-        raise cannot_configure(WHERE, type(mod).__name__, "an IRModule of Relax functions")
+    check_operators(WHERE, mod)
     if dtype is None:
         params = [
             x for f in mod.functions.values() if isinstance(f, relax.Function) for x in f.params

@@ -209,3 +209,17 @@ def test_views_are_no_part_of_a_kernel():
         *(models.on_processor(x, "main", given) for x in (made, mod)), strict=True
     ):
         np.testing.assert_array_equal(got, want)
+
+
+def first_rows(x, _w):
+    return op.strided_slice(op.nn.relu(x), [0], [0], [4])
+
+
+def first_row_of_product(x, w):
+    return op.take(op.matmul(x, op.permute_dims(w)), relax.const(0, "int64"), 0)
+
+
+@pytest.mark.parametrize("compute", [first_rows, first_row_of_product], ids=lambda x: x.__name__)
+def test_first_rows_are_no_view(compute):
+    mod = model_of(compute, *(((16, 64), "float32"), ((64, 64), "float32")))
+    same_values(mod, prepare(mod, models.H200))

@@ -9,6 +9,7 @@ from tvm import relax
 from tests.relax import models
 from tvm_hopper.relax.elements_first import ElementsFirst, TransposesLast
 from tvm_hopper.relax.lowering import prepare
+from tvm_hopper.relax.simplify_operands import SimplifyOperands
 from tvm_hopper.relax.space_to_depth import SpaceToDepth
 from tvm_hopper.testing.relax_forms import model_of
 
@@ -223,3 +224,37 @@ def first_row_of_product(x, w):
 def test_first_rows_are_no_view(compute):
     mod = model_of(compute, *(((16, 64), "float32"), ((64, 64), "float32")))
     same_values(mod, prepare(mod, models.H200))
+
+
+def normed(x):
+    return op.nn.layer_norm(
+        x, relax.const(np.ones(8, "float32")), relax.const(np.ones(8, "float32")), [-1]
+    )
+
+
+IN_TWO_BLOCKS = {  # what the first block ends with, the steps of the second one
+    "view": (lambda x: op.reshape(x, (8, 4)), op.nn.gelu),
+    "transpose": (op.permute_dims, op.nn.gelu),
+    "norm": (normed, lambda x: op.strided_slice(x, [0], [1], [2])),
+    "operand": (
+        op.permute_dims,
+        lambda x: op.matmul(op.ones((4, 8), "float16"), op.astype(x, "float16")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_TWO_BLOCKS)
+def test_a_block_reads_no_variable_of_another(name):
+    first, second = IN_TWO_BLOCKS[name]
+    x, builder = relax.Var("x", relax.TensorType((4, 8), "float32")), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            between = builder.emit_output(first(builder.emit(op.nn.relu(x))))
+        packed = builder.emit(op.call_pure_packed("testing.same", between, ty_args=[between.ty]))
+        with builder.dataflow():
+            out = builder.emit_output(second(between))
+        builder.emit_func_output(relax.Tuple([out, packed]))
+    mod = builder.finalize()
+    for made in (ElementsFirst, TransposesLast, SimplifyOperands):
+        relax.analysis.well_formed(made()(mod))
+    prepare(mod, models.H200)

@@ -56,6 +56,11 @@ def first_token(x, w):
     return op.take(norm, relax.const(0, "int64"), axis=1)
 
 
+def first_token_and_all(x, w):
+    norm = op.nn.layer_norm(x, op.sum(w, 0), op.sum(w, 0), axes=[-1])
+    return op.add(norm, op.strided_slice(norm, [1], [0], [1]))
+
+
 def part_of_row(x, w):
     norm = op.nn.layer_norm(x, op.sum(w, 0), op.sum(w, 0), axes=[-1])
     return op.strided_slice(norm, [2], [0], [4])
@@ -73,11 +78,12 @@ ELEMENTS = {  # shapes, what is left
     cast_of_gelu: ([(8, 16), (8, 16)], "permute_dims matmul multiply gelu astype reshape reshape"),
     scaled_image: ([(1, 4, 4), (1,)], "relu squeeze expand_dims"),
     cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
-    one_of_three: ([(3, 4), (1,)], "strided_slice reshape"),
+    one_of_three: ([(3, 4), (1,)], "take"),
     first_token: (
         [(2, 3, 8), (2, 8)],
-        "strided_slice reshape sum strided_slice layer_norm reshape",
+        "take sum strided_slice layer_norm reshape",
     ),
+    first_token_and_all: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice add"),
     part_of_row: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice"),
     added_of_two: ([(8, 8), (8, 8)], "reshape reshape add"),
     of_integers: ([(8, 8), (1,)], "astype reshape add"),

@@ -6,7 +6,7 @@
 
 Importers put views between a product, its activation and the cast for the next product.  Behind
 these steps a view is no part of a kernel (`peel_views.py`), and a transpose moves half the bytes.
-One place of a tensor is a slice, and a norm of rows reads the slice, not all rows.
+A norm of rows of which one place is read, by one reader, reads that place, not all rows.
 
     a = permute_dims(x, (0, 3, 1, 2)); b = permute_dims(y, (0, 3, 1, 2))
     c = add(multiply(s, a), b); d = permute_dims(c, (0, 2, 3, 1))            s: (channels, 1, 1)
@@ -55,7 +55,7 @@ class _StepMover(PyExprMutator):  # type: ignore[misc]
         if call.op == TAKE and _is_number(call.args[1]):
             return self._sliced(call)
         if call.op == SLICE:
-            return self._normed(call)
+            return self._normed(call) or call
         moved = self._moved(call)
         if moved is None:
             return call
@@ -67,26 +67,28 @@ class _StepMover(PyExprMutator):  # type: ignore[misc]
         return relax.Call(view.op, [made, *view.args[1:]], view.attrs, view.ty_args)
 
     def _sliced(self, call: Any) -> Any:
-        """Return the one part that is taken, by its place, as a slice."""
+        """Return the one part of a norm that is taken, by its place, as the norm of a slice."""
         x, place = call.args
         if call.attrs.axis is None or not isinstance(x.ty.shape, relax.ShapeExpr):
             return call
         axis, at = int(call.attrs.axis) % int(x.ty.ndim), int(place.value.numpy())
         if not 0 <= at < (ir.static_int(x.ty.shape.values[axis]) or 0):
             return call
-        self.changed = True
-        part = relax.op.strided_slice(x, [axis], [at], [at + 1])
-        part = self.builder_.emit(self._normed(self.builder_.normalize(part)))
-        return relax.op.reshape(part, list(call.ty.shape.values))
+        part = self._normed(
+            self.builder_.normalize(relax.op.strided_slice(x, [axis], [at], [at + 1]))
+        )
+        if part is None:
+            return call
+        return relax.op.reshape(self.builder_.emit(part), list(call.ty.shape.values))
 
     def _normed(self, call: Any) -> Any:
-        """Slice what a norm of rows reads, where rows are chosen of its result."""
+        """Slice what a norm of rows reads, where nothing else reads its result; None elsewhere."""
         norm, axes = maker_of(self, call.args[0], *NORMS), call.args[1]
         rank = -1 if norm is None else int(norm.args[0].ty.ndim)
-        if rank < 1 or not isinstance(axes, relax.Tuple):
-            return call
+        if rank < 1 or not isinstance(axes, relax.Tuple) or len(self.readers[call.args[0]]) != 1:
+            return None
         if {int(x) % rank for x in axes.fields} & {int(x) % rank for x in norm.attrs.axes}:
-            return call
+            return None
         self.changed = True
         part = relax.Call(SLICE, [norm.args[0], *call.args[1:]], call.attrs)
         return relax.Call(norm.op, [self.builder_.emit(part), *norm.args[1:]], norm.attrs)

@@ -5,6 +5,7 @@ WideScans = mutator_pass("WideScans", _Scans)    # WideScans()(mod)
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +29,20 @@ def rewrite_functions(
     """Return a module with its Relax functions rewritten, as far as the rewriter has `changed`."""
     for gv, func in mod.functions_items():
         if isinstance(func, relax.Function) and not is_left(func):
-            rewriter.changed = False
+            rewriter.changed, rewriter.readers = False, readers_of(func)
             new = rewriter.visit_expr(func)
             if rewriter.changed:
                 rewriter.builder_.update_func(gv, relax.analysis.remove_all_unused(new))
     return rewriter.builder_.get()
+
+
+def readers_of(func: relax.Function) -> dict[Any, list[Any]]:
+    """Return the bindings that read each variable of a function; none for one of a branch."""
+    found = defaultdict[Any, list[Any]](list)
+    for binding in (x for block in func.body.blocks for x in block.bindings):
+        for var in relax.analysis.free_vars(binding.value):
+            found[var].append(binding)
+    return found
 
 
 def is_for_library(func: relax.Function) -> bool:

@@ -264,3 +264,12 @@ def test_a_block_reads_no_variable_of_another(name):
     for made in (ElementsFirst, TransposesLast, SimplifyOperands):
         relax.analysis.well_formed(made()(mod))
     prepare(mod, models.H200)
+
+
+def test_two_draws_are_two():
+    def compute(x):
+        first, second = (op.call_dps_packed("testing.draw", (), x.ty) for _ in range(2))
+        return op.add(op.subtract(first, second), x)
+
+    made = prepare(model_of(compute, ((4, 8), "float32")), models.H200)
+    assert str(made["main"]).count("call_dps_packed") == 2

@@ -45,6 +45,35 @@ def readers_of(func: relax.Function) -> dict[Any, list[Any]]:
     return found
 
 
+@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.JoinEqual")
+class JoinEqual:
+    """Compute equal values once, in functions all of whose calls are of operators of Relax.
+
+    Of equal calls of anything else, such as a packed function that draws, each has its own result.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Run TVM's EliminateCommonSubexpr, and put back the other functions."""
+        joined = relax.transform.EliminateCommonSubexpr()(mod)
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function) and _calls_others(func):
+                joined.update_func(gv, func)
+        return joined
+
+
+def _calls_others(func: relax.Function) -> bool:
+    """Tell a function with a call of anything but an operator and a kernel in plain loops."""
+    found: list[str] = []
+
+    def look(x: Any) -> None:
+        if isinstance(x, relax.Call):
+            found.append(x.op.name if isinstance(x.op, tvm.ir.Op) else "call_")
+
+    relax.analysis.post_order_visit(func, look)
+    names = [x.removeprefix("relax.") for x in found]
+    return any(x.startswith(("call_", "invoke_")) and x != "call_tir" for x in names)
+
+
 def is_for_library(func: relax.Function) -> bool:
     """Tell a function that a library computes."""
     return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)

@@ -273,3 +273,12 @@ def test_two_draws_are_two():
 
     made = prepare(model_of(compute, ((4, 8), "float32")), models.H200)
     assert str(made["main"]).count("call_dps_packed") == 2
+
+
+def test_windows_of_zeros_alone_stay():
+    mod = model_of(
+        lambda x, w: op.nn.conv2d(x, w, strides=(4, 2), padding=(9, 0, 0, 0)),
+        ((1, 3, 2, 6), "float16"),
+        ((4, 3, 8, 3), "float16"),
+    )
+    assert tvm_ffi.structural_equal(SpaceToDepth()(mod), mod)

@@ -282,3 +282,40 @@ def test_windows_of_zeros_alone_stay():
         ((4, 3, 8, 3), "float16"),
     )
     assert tvm_ffi.structural_equal(SpaceToDepth()(mod), mod)
+
+
+def views_of_given(_b, x, w):
+    return [op.matmul(x, w), op.reshape(op.reshape(x, (4, 16)), (2, 32))]
+
+
+def view_read_on(b, x, _w):
+    view = b.emit(op.reshape(op.reshape(x, (4, 16)), (2, 32)))
+    return [op.reshape(view, (64,)), op.nn.relu(view)]
+
+
+def turned_back(_b, x, w):
+    return [op.permute_dims(op.permute_dims(x)), op.matmul(x, w)]
+
+
+def result_and_view_of_it(b, x, w):
+    y = b.emit(op.matmul(x, w))
+    turned = op.permute_dims(op.permute_dims(y))
+    return [y, op.reshape(turned, (64,)), op.reshape(op.reshape(y, (4, 16)), (2, 32))]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [views_of_given, view_read_on, turned_back, result_and_view_of_it],
+    ids=lambda x: x.__name__,
+)
+def test_results_share_no_memory(compute):
+    mod = model_of(compute, *[((8, 8), "float32")] * 2, takes_builder=True)
+    ex = relax.build(prepare(mod, models.H200), target="llvm", relax_pipeline="default_build")
+    given = [tvm.runtime.tensor(np.full((8, 8), 1.0 + i, "float32")) for i in range(2)]
+    results = [*relax.VirtualMachine(ex, tvm.cpu())["main"](*given)]
+    for i, x in enumerate([*given, *results]):  # what is written changes nothing behind it
+        behind = results[max(0, i - 1) :]
+        before = [y.numpy().copy() for y in behind]
+        x.copyfrom(np.full([*x.shape], 77.0, "float32"))
+        for y, want in zip(behind, before, strict=True):
+            np.testing.assert_array_equal(y.numpy(), want)

@@ -27,7 +27,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
-from .mutator_passes import mutator_pass
+from .mutator_passes import is_own, leaves, mutator_pass
 from .simplify_operands import CAST, PERMUTE, RESHAPE, axes_of, maker_of
 
 VIEWS = [RESHAPE, *(tvm.ir.Op.get(f"relax.{x}") for x in ("expand_dims", "squeeze", "flatten"))]
@@ -107,7 +107,12 @@ class _StepMover(PyExprMutator):  # type: ignore[misc]
 
 @mutator
 class _Transposes(PyExprMutator):  # type: ignore[misc]
-    changed = False
+    changed, var = False, None
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Note which variable a step computes."""
+        self.var = binding.var
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:
         """Rewrite one step, or a transpose of a transpose."""
@@ -133,11 +138,15 @@ class _Transposes(PyExprMutator):  # type: ignore[misc]
         inner = maker_of(self, call.args[0], PERMUTE)
         if inner is None:
             return call
-        self.changed = True
         first = axes_of(inner)
         axes = [first[i] for i in axes_of(call)]
         x = inner.args[0]
-        return x if axes == [*range(len(axes))] else relax.op.permute_dims(x, axes)
+        is_one = axes == [*range(len(axes))]
+        leaving = is_one and leaves(self.var, self.readers, _is_view)
+        if leaving and not is_own(self, call.args[0], _is_view):  # a result is a copy
+            return call
+        self.changed = True
+        return x if is_one else relax.op.permute_dims(x, axes)
 
     def _before(self, x: Any, made: Any, axes: list[int]) -> Any:
         """Return what an operand is before a transpose; None if that would be a copy."""
@@ -163,6 +172,10 @@ TransposesLast = mutator_pass("TransposesLast", _Transposes)
 
 def _bits(x: Any) -> int:
     return tvm.DataType(str(x.ty.dtype)).bits if isinstance(x.ty, relax.TensorType) else 0
+
+
+def _is_view(call: Any) -> bool:
+    return call.op in (PERMUTE, *VIEWS)
 
 
 def _is_float(x: Any) -> bool:

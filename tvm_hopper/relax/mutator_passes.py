@@ -45,6 +45,24 @@ def readers_of(func: relax.Function) -> dict[Any, list[Any]]:
     return found
 
 
+def leaves(var: Any, readers: dict[Any, list[Any]], is_view: Callable[[Any], bool]) -> bool:
+    """Tell a variable that a function returns, or a view of it."""
+    return not isinstance(var, relax.DataflowVar) or any(
+        not isinstance(x.value, relax.Call)
+        or (is_view(x.value) and leaves(x.var, readers, is_view))
+        for x in readers[var]
+    )
+
+
+def is_own(rewriter: Any, var: Any, is_view: Callable[[Any], bool]) -> bool:
+    """Tell a tensor whose memory nothing holds but it, and one view of it at most."""
+    made = rewriter.lookup_binding(var) if isinstance(var, relax.DataflowVar) else None
+    if not isinstance(made, relax.Call) or len(rewriter.readers[var]) > 1:
+        return False
+    sources = relax.analysis.free_vars(made) if is_view(made) else []
+    return all(is_own(rewriter, x, is_view) for x in sources)
+
+
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.JoinEqual")
 class JoinEqual:
     """Compute equal values once, in functions all of whose calls are of operators of Relax.

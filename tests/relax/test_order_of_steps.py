@@ -39,8 +39,13 @@ def cast_of_gelu(x, w):
     return op.astype(op.reshape(op.nn.gelu(op.multiply(y, relax.const(0.5))), (8, 8)), "float16")
 
 
-def scaled_image(x, _w):
-    return op.nn.relu(op.expand_dims(op.squeeze(x, [0]), [0]))
+def scaled_image(x, w):
+    product = op.matmul(op.expand_dims(x, [0]), w)
+    return op.nn.relu(op.expand_dims(op.squeeze(product, [0]), [0]))
+
+
+def view_of_given(x, _w):
+    return op.nn.relu(op.reshape(x, (16,)))
 
 
 def cast_of_transposed(x, _w):
@@ -76,7 +81,8 @@ def of_integers(x, _w):
 
 ELEMENTS = {  # shapes, what is left
     cast_of_gelu: ([(8, 16), (8, 16)], "permute_dims matmul multiply gelu astype reshape reshape"),
-    scaled_image: ([(1, 4, 4), (1,)], "relu squeeze expand_dims"),
+    scaled_image: ([(4, 4), (4, 4)], "expand_dims matmul relu squeeze expand_dims"),
+    view_of_given: ([(4, 4), (1,)], "reshape relu"),
     cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
     one_of_three: ([(3, 4), (1,)], "take"),
     first_token: (
@@ -117,6 +123,11 @@ def turned_twice(x, _y, _s):
     return op.permute_dims(op.permute_dims(x, FIRST), FIRST)
 
 
+def read_elsewhere(x, _y, _s):
+    turned = op.permute_dims(x, FIRST)
+    return op.concat([turned, op.nn.relu(turned)], 0)
+
+
 def turned_otherwise(x, y, _s):
     return op.add(op.permute_dims(x, FIRST), op.permute_dims(y, (0, 3, 2, 1)))
 
@@ -128,6 +139,7 @@ def scaled_by_rows(x, _y, s):
 TRANSPOSES = {
     residual: "reshape multiply add astype relu",
     turned_twice: "permute_dims",
+    read_elsewhere: "permute_dims relu concat",
     turned_otherwise: "permute_dims permute_dims add",
     scaled_by_rows: "permute_dims reshape multiply",
 }

@@ -28,12 +28,14 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_hopper import ir
 
 from .mutator_passes import is_own, leaves, mutator_pass
-from .simplify_operands import CAST, PERMUTE, RESHAPE, axes_of, maker_of
+from .simplify_operands import CAST, MATMUL, PERMUTE, RESHAPE, axes_of, maker_of
+from .to_half import CONVOLUTIONS
 
 VIEWS = [RESHAPE, *(tvm.ir.Op.get(f"relax.{x}") for x in ("expand_dims", "squeeze", "flatten"))]
 TAKE, SLICE, *NORMS = (
     tvm.ir.Op.get(f"relax.{x}") for x in ("take", "strided_slice", "nn.layer_norm", "nn.rms_norm")
 )
+PRODUCTS = [MATMUL, tvm.ir.Op.get("relax.call_tir"), *CONVOLUTIONS]  # a kernel in loops: attention
 OF_ELEMENTS = [
     tvm.ir.Op.get(f"relax.{x}")
     for x in (
@@ -102,7 +104,20 @@ class _StepMover(PyExprMutator):  # type: ignore[misc]
         if len(tensors) != 1:
             return None
         view = maker_of(self, call.args[tensors[0]], *VIEWS, *[PERMUTE] * narrows)
-        return None if view is None else (tensors[0], view)
+        if view is None or not (narrows or self._is_of_product(view.args[0])):
+            return None
+        return tensors[0], view
+
+    def _is_of_product(self, x: Any) -> bool:
+        """Tell what a product leads to, through steps and views alone."""
+        found = [x]
+        for x in found:
+            made = maker_of(self, x, *PRODUCTS, CAST, PERMUTE, *VIEWS, *OF_ELEMENTS)
+            if made is not None and made.op in PRODUCTS:
+                return True
+            args = () if made is None else made.args
+            found += [y for y in args if isinstance(y, relax.Var) and y not in found]
+        return False
 
 
 @mutator
@@ -123,7 +138,7 @@ class _Transposes(PyExprMutator):  # type: ignore[misc]
             return self._joined(call)
         if call.op not in (CAST, *OF_ELEMENTS) or not _is_float(call):
             return call
-        made = [maker_of(self, x, PERMUTE) for x in call.args]
+        made = [maker_of(self, x, PERMUTE) if self._is_for_steps(x) else None for x in call.args]
         axes = next((axes_of(x) for x in made if x is not None), None)
         if axes is None or len(axes) != int(call.ty.ndim):
             return call
@@ -133,6 +148,11 @@ class _Transposes(PyExprMutator):  # type: ignore[misc]
         self.changed = True
         step = self.builder_.emit(relax.Call(call.op, args, call.attrs))
         return relax.op.permute_dims(step, axes)
+
+    def _is_for_steps(self, x: Any) -> bool:
+        """Tell what steps and transposes alone read: no transpose is left once these have moved."""
+        values = [y.value for y in self.readers[x]] if isinstance(x, relax.Var) else []
+        return all(getattr(y, "op", None) in (PERMUTE, CAST, *OF_ELEMENTS) for y in values)
 
     def _joined(self, call: Any) -> Any:
         inner = maker_of(self, call.args[0], PERMUTE)

@@ -58,6 +58,7 @@ def operand_passes(options: ModelOptions) -> list[Any]:
         ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         ElementsFirst(),  # casts for what was joined, too
+        JoinEqual(),  # one transpose, of which all readers count
         TransposesLast(),  # images that lie alike are added as they lie
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
         JoinEqual(),  # operands are cast once for all their readers

@@ -56,6 +56,10 @@ def one_of_three(x, _w):
     return op.take(x, relax.const(1, "int64"), axis=-2)
 
 
+def one_of_product(x, w):
+    return one_of_three(op.reshape(op.matmul(x, w), (3, 2, 4)), w)
+
+
 def first_token(x, w):
     norm = op.nn.layer_norm(x, op.take(w, relax.const(0, "int64"), 0), op.sum(w, 0), axes=[-1])
     return op.take(norm, relax.const(0, "int64"), axis=1)
@@ -85,6 +89,7 @@ ELEMENTS = {  # shapes, what is left
     view_of_given: ([(4, 4), (1,)], "reshape relu"),
     cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
     one_of_three: ([(3, 4), (1,)], "take"),
+    one_of_product: ([(6, 4), (4, 4)], "matmul reshape strided_slice reshape"),
     first_token: (
         [(2, 3, 8), (2, 8)],
         "take sum strided_slice layer_norm reshape",

@@ -69,18 +69,18 @@ class _StepMover(PyExprMutator):  # type: ignore[misc]
         return relax.Call(view.op, [made, *view.args[1:]], view.attrs, view.ty_args)
 
     def _sliced(self, call: Any) -> Any:
-        """Return the one part of a norm that is taken, by its place, as the norm of a slice."""
+        """Return the one part that is taken of a product or a norm, by its place, as a slice."""
         x, place = call.args
         if call.attrs.axis is None or not isinstance(x.ty.shape, relax.ShapeExpr):
             return call
         axis, at = int(call.attrs.axis) % int(x.ty.ndim), int(place.value.numpy())
         if not 0 <= at < (ir.static_int(x.ty.shape.values[axis]) or 0):
             return call
-        part = self._normed(
-            self.builder_.normalize(relax.op.strided_slice(x, [axis], [at], [at + 1]))
-        )
-        if part is None:
-            return call
+        part = self.builder_.normalize(relax.op.strided_slice(x, [axis], [at], [at + 1]))
+        normed = self._normed(part)
+        if normed is None and not self._is_of_product(x):
+            return call  # of stacked weights, products read one where it lies
+        self.changed, part = True, part if normed is None else normed
         return relax.op.reshape(self.builder_.emit(part), list(call.ty.shape.values))
 
     def _normed(self, call: Any) -> Any:

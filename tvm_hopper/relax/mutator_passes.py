@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 
 def mutator_pass(name: str, mutator: Callable[[tvm.IRModule], Any]) -> Callable[[], Any]:
@@ -63,35 +65,46 @@ def is_own(rewriter: Any, var: Any, is_view: Callable[[Any], bool]) -> bool:
     return all(is_own(rewriter, x, is_view) for x in sources)
 
 
-@tvm.transform.module_pass(opt_level=0, name="tvm_hopper.JoinEqual")
-class JoinEqual:
-    """Compute equal values once, in functions all of whose calls are of operators of Relax.
-
-    Of equal calls of anything else, such as a packed function that draws, each has its own result.
-    """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Run TVM's EliminateCommonSubexpr, and put back the other functions."""
-        joined = relax.transform.EliminateCommonSubexpr()(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function) and _calls_others(func):
-                joined.update_func(gv, func)
-        return joined
-
-
-def _calls_others(func: relax.Function) -> bool:
-    """Tell a function with a call of anything but an operator and a kernel in plain loops."""
-    found: list[str] = []
-
-    def look(x: Any) -> None:
-        if isinstance(x, relax.Call):
-            found.append(x.op.name if isinstance(x.op, tvm.ir.Op) else "call_")
-
-    relax.analysis.post_order_visit(func, look)
-    names = [x.removeprefix("relax.") for x in found]
-    return any(x.startswith(("call_", "invoke_")) and x != "call_tir" for x in names)
-
-
 def is_for_library(func: relax.Function) -> bool:
     """Tell a function that a library computes."""
     return bool(func.attrs) and ("Codegen" in func.attrs or "Composite" in func.attrs)
+
+
+@mutator
+class _EqualCalls(PyExprMutator):  # type: ignore[misc]
+    """Computes equal values of a block once, except what packed functions return: they may draw."""
+
+    changed = False
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        """Rewrite one block by itself."""
+        self.made = defaultdict[int, list[Any]](list)
+        self.builder_._begin_dataflow_block()
+        for binding in block.bindings:
+            self.visit_binding(binding)
+        return self.builder_._end_block()
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Leave out what an earlier variable is."""
+        if not isinstance(binding.var, relax.DataflowVar) or not _is_repeatable(binding.value):
+            super().visit_var_binding_(binding)
+            return
+        call = self.visit_expr(binding.value)
+        alike = self.made[tvm_ffi.structural_hash(call, skip_tensor_content=True)]
+        twin = next((x for x, made in alike if tvm_ffi.structural_equal(made, call)), None)
+        if twin is None:
+            super().visit_var_binding_(binding)
+            alike.append((self.visit_expr(binding.var), call))
+        else:
+            self.changed = True
+            self.set_var_remap(binding.var, twin)
+
+
+def _is_repeatable(value: Any) -> bool:
+    """Tell a call of an operator, or of a kernel in plain loops."""
+    name = str(getattr(getattr(value, "op", None), "name", "call_")).removeprefix("relax.")
+    is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op)
+    return is_call and (name == "call_tir" or not name.startswith(("call_", "invoke_")))
+
+
+JoinEqual = mutator_pass("JoinEqual", _EqualCalls)

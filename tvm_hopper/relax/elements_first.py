@@ -6,7 +6,7 @@
 
 Importers put views between a product, its activation and the cast for the next product.  Behind
 these steps a view is no part of a kernel (`peel_views.py`), and a transpose moves half the bytes.
-A norm of rows of which one place is read, by one reader, reads that place, not all rows.
+One place of a product is a slice, and a norm of which nothing else is read reads a slice of rows.
 
     a = permute_dims(x, (0, 3, 1, 2)); b = permute_dims(y, (0, 3, 1, 2))
     c = add(multiply(s, a), b); d = permute_dims(c, (0, 2, 3, 1))            s: (channels, 1, 1)

@@ -9,6 +9,7 @@ from tvm import relax
 from tests.relax import models
 from tvm_hopper.relax.elements_first import ElementsFirst, TransposesLast
 from tvm_hopper.relax.lowering import prepare
+from tvm_hopper.relax.simplify_operands import SimplifyOperands
 from tvm_hopper.relax.space_to_depth import SpaceToDepth
 from tvm_hopper.testing.relax_forms import model_of
 
@@ -38,8 +39,13 @@ def cast_of_gelu(x, w):
     return op.astype(op.reshape(op.nn.gelu(op.multiply(y, relax.const(0.5))), (8, 8)), "float16")
 
 
-def scaled_image(x, _w):
-    return op.nn.relu(op.expand_dims(op.squeeze(x, [0]), [0]))
+def scaled_image(x, w):
+    product = op.matmul(op.expand_dims(x, [0]), w)
+    return op.nn.relu(op.expand_dims(op.squeeze(product, [0]), [0]))
+
+
+def view_of_given(x, _w):
+    return op.nn.relu(op.reshape(x, (16,)))
 
 
 def cast_of_transposed(x, _w):
@@ -50,9 +56,18 @@ def one_of_three(x, _w):
     return op.take(x, relax.const(1, "int64"), axis=-2)
 
 
+def one_of_product(x, w):
+    return one_of_three(op.reshape(op.matmul(x, w), (3, 2, 4)), w)
+
+
 def first_token(x, w):
     norm = op.nn.layer_norm(x, op.take(w, relax.const(0, "int64"), 0), op.sum(w, 0), axes=[-1])
     return op.take(norm, relax.const(0, "int64"), axis=1)
+
+
+def first_token_and_all(x, w):
+    norm = op.nn.layer_norm(x, op.sum(w, 0), op.sum(w, 0), axes=[-1])
+    return op.add(norm, op.strided_slice(norm, [1], [0], [1]))
 
 
 def part_of_row(x, w):
@@ -70,13 +85,16 @@ def of_integers(x, _w):
 
 ELEMENTS = {  # shapes, what is left
     cast_of_gelu: ([(8, 16), (8, 16)], "permute_dims matmul multiply gelu astype reshape reshape"),
-    scaled_image: ([(1, 4, 4), (1,)], "relu squeeze expand_dims"),
+    scaled_image: ([(4, 4), (4, 4)], "expand_dims matmul relu squeeze expand_dims"),
+    view_of_given: ([(4, 4), (1,)], "reshape relu"),
     cast_of_transposed: ([(4, 8), (1,)], "astype permute_dims"),
-    one_of_three: ([(3, 4), (1,)], "strided_slice reshape"),
+    one_of_three: ([(3, 4), (1,)], "take"),
+    one_of_product: ([(6, 4), (4, 4)], "matmul reshape strided_slice reshape"),
     first_token: (
         [(2, 3, 8), (2, 8)],
-        "strided_slice reshape sum strided_slice layer_norm reshape",
+        "take sum strided_slice layer_norm reshape",
     ),
+    first_token_and_all: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice add"),
     part_of_row: ([(2, 3, 8), (2, 8)], "sum sum layer_norm strided_slice"),
     added_of_two: ([(8, 8), (8, 8)], "reshape reshape add"),
     of_integers: ([(8, 8), (1,)], "astype reshape add"),
@@ -110,6 +128,11 @@ def turned_twice(x, _y, _s):
     return op.permute_dims(op.permute_dims(x, FIRST), FIRST)
 
 
+def read_elsewhere(x, _y, _s):
+    turned = op.permute_dims(x, FIRST)
+    return op.concat([turned, op.nn.relu(turned)], 0)
+
+
 def turned_otherwise(x, y, _s):
     return op.add(op.permute_dims(x, FIRST), op.permute_dims(y, (0, 3, 2, 1)))
 
@@ -121,6 +144,7 @@ def scaled_by_rows(x, _y, s):
 TRANSPOSES = {
     residual: "reshape multiply add astype relu",
     turned_twice: "permute_dims",
+    read_elsewhere: "permute_dims relu concat",
     turned_otherwise: "permute_dims permute_dims add",
     scaled_by_rows: "permute_dims reshape multiply",
 }
@@ -209,3 +233,106 @@ def test_views_are_no_part_of_a_kernel():
         *(models.on_processor(x, "main", given) for x in (made, mod)), strict=True
     ):
         np.testing.assert_array_equal(got, want)
+
+
+def first_rows(x, _w):
+    return op.strided_slice(op.nn.relu(x), [0], [0], [4])
+
+
+def first_row_of_product(x, w):
+    return op.take(op.matmul(x, op.permute_dims(w)), relax.const(0, "int64"), 0)
+
+
+@pytest.mark.parametrize("compute", [first_rows, first_row_of_product], ids=lambda x: x.__name__)
+def test_first_rows_are_no_view(compute):
+    mod = model_of(compute, *(((16, 64), "float32"), ((64, 64), "float32")))
+    same_values(mod, prepare(mod, models.H200))
+
+
+def normed(x):
+    return op.nn.layer_norm(
+        x, relax.const(np.ones(8, "float32")), relax.const(np.ones(8, "float32")), [-1]
+    )
+
+
+IN_TWO_BLOCKS = {  # what the first block ends with, the steps of the second one
+    "view": (lambda x: op.reshape(x, (8, 4)), op.nn.gelu),
+    "transpose": (op.permute_dims, op.nn.gelu),
+    "norm": (normed, lambda x: op.strided_slice(x, [0], [1], [2])),
+    "operand": (
+        op.permute_dims,
+        lambda x: op.matmul(op.ones((4, 8), "float16"), op.astype(x, "float16")),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_TWO_BLOCKS)
+def test_a_block_reads_no_variable_of_another(name):
+    first, second = IN_TWO_BLOCKS[name]
+    x, builder = relax.Var("x", relax.TensorType((4, 8), "float32")), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            between = builder.emit_output(first(builder.emit(op.nn.relu(x))))
+        packed = builder.emit(op.call_pure_packed("testing.same", between, ty_args=[between.ty]))
+        with builder.dataflow():
+            out = builder.emit_output(second(between))
+        builder.emit_func_output(relax.Tuple([out, packed]))
+    mod = builder.finalize()
+    for made in (ElementsFirst, TransposesLast, SimplifyOperands):
+        relax.analysis.well_formed(made()(mod))
+    prepare(mod, models.H200)
+
+
+def test_two_draws_are_two():
+    def compute(x):
+        first, second = (op.call_dps_packed("testing.draw", (), x.ty) for _ in range(2))
+        return op.add(op.subtract(first, second), x)
+
+    made = prepare(model_of(compute, ((4, 8), "float32")), models.H200)
+    assert str(made["main"]).count("call_dps_packed") == 2
+
+
+def test_windows_of_zeros_alone_stay():
+    mod = model_of(
+        lambda x, w: op.nn.conv2d(x, w, strides=(4, 2), padding=(9, 0, 0, 0)),
+        ((1, 3, 2, 6), "float16"),
+        ((4, 3, 8, 3), "float16"),
+    )
+    assert tvm_ffi.structural_equal(SpaceToDepth()(mod), mod)
+
+
+def views_of_given(_b, x, w):
+    return [op.matmul(x, w), op.reshape(op.reshape(x, (4, 16)), (2, 32))]
+
+
+def view_read_on(b, x, _w):
+    view = b.emit(op.reshape(op.reshape(x, (4, 16)), (2, 32)))
+    return [op.reshape(view, (64,)), op.nn.relu(view)]
+
+
+def turned_back(_b, x, w):
+    return [op.permute_dims(op.permute_dims(x)), op.matmul(x, w)]
+
+
+def result_and_view_of_it(b, x, w):
+    y = b.emit(op.matmul(x, w))
+    turned = op.permute_dims(op.permute_dims(y))
+    return [y, op.reshape(turned, (64,)), op.reshape(op.reshape(y, (4, 16)), (2, 32))]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [views_of_given, view_read_on, turned_back, result_and_view_of_it],
+    ids=lambda x: x.__name__,
+)
+def test_results_share_no_memory(compute):
+    mod = model_of(compute, *[((8, 8), "float32")] * 2, takes_builder=True)
+    ex = relax.build(prepare(mod, models.H200), target="llvm", relax_pipeline="default_build")
+    given = [tvm.runtime.tensor(np.full((8, 8), 1.0 + i, "float32")) for i in range(2)]
+    results = [*relax.VirtualMachine(ex, tvm.cpu())["main"](*given)]
+    for i, x in enumerate([*given, *results]):  # what is written changes nothing behind it
+        behind = results[max(0, i - 1) :]
+        before = [y.numpy().copy() for y in behind]
+        x.copyfrom(np.full([*x.shape], 77.0, "float32"))
+        for y, want in zip(behind, before, strict=True):
+            np.testing.assert_array_equal(y.numpy(), want)

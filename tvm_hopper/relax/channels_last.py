@@ -31,7 +31,7 @@ from tvm_hopper.facts.dtypes import HALF_DTYPES, dtype_bytes
 from tvm_hopper.facts.tensor_map import STRIDE_ALIGNMENT
 from tvm_hopper.schedule.reasons import TVM_ERRORS
 
-from .mutator_passes import is_for_library, rewrite_functions
+from .mutator_passes import JoinEqual, is_for_library, rewrite_functions
 from .simplify_operands import CAST, PERMUTE, axes_of, maker_of, swapped
 from .to_half import CONVOLUTIONS, OF_CONVOLUTION
 
@@ -67,7 +67,7 @@ class ChannelsLast:
             mod = relax.transform.ConvertLayout({}, _layouts)(mod)
         except (IndexError, *TVM_ERRORS):  # an operator that it does not know: convolutions stay
             return mod
-        mod = relax.transform.EliminateCommonSubexpr()(mod)
+        mod = JoinEqual()(mod)
         return rewrite_functions(mod, _ChannelPadder(mod), is_for_library)
 
 

@@ -23,9 +23,9 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .flat_functions import FlatFunction, count_rows, flatten_function, has_product
+from .simplify_operands import RESHAPE, maker_of
 
 SUFFIX = "_rows"
-RESHAPE = tvm.ir.Op.get("relax.reshape")
 CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
@@ -175,8 +175,8 @@ class _Calls(PyExprMutator):  # type: ignore[misc]
 
     def _view(self, x: Any, shape: list[Any], made: Any = None) -> Any:
         """View a tensor, or what it is a view of; `made` is a view of it that there is already."""
-        source = self.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if isinstance(source, relax.Call) and source.op == RESHAPE:
+        source = maker_of(self, x, RESHAPE)
+        if source is not None:
             x, made = source.args[0], None
         if _same(list(x.ty.shape.values), shape):
             return x

@@ -68,9 +68,6 @@ class _OwnTransposes(PyExprMutator):  # type: ignore[misc]
         turned = maker_of(self, call.args[1], PERMUTE)
         if turned is None or not _reads_two(call, turned):
             return call
-        inner = [isinstance(x, relax.DataflowVar) for x in (turned.args[0], call.args[1])]
-        if inner == [True, False]:  # of another dataflow block, maybe
-            return call
         self.changed = True
         transposed = self.builder_.emit(relax.op.permute_dims(turned.args[0], turned.attrs.axes))
         return relax.op.matmul(call.args[0], transposed, out_dtype=call.attrs.out_dtype)

@@ -34,6 +34,7 @@ from .fuse_memory_bound import FuseMemoryBound
 from .fuse_transposes import FuseTransposes
 from .join_attention import JoinAttention
 from .keep_records import KeepRecords
+from .mutator_passes import JoinEqual
 from .narrow_activations import NarrowActivations
 from .options import WHERE, ModelOptions, as_options
 from .pad_operands import PadOperands
@@ -59,9 +60,10 @@ def operand_passes(options: ModelOptions) -> list[Any]:
         ChannelsLast(),  # TMA loads channels that lie next to each other
         SimplifyOperands(),  # weights are neither repeated for a batch nor transposed before a cast
         ElementsFirst(),  # casts for what was joined, too
+        JoinEqual(),  # one transpose, of which all readers count
         TransposesLast(),  # images that lie alike are added as they lie
         PadOperands(),  # tensor copies take rows of multiples of 16 bytes
-        relax.transform.EliminateCommonSubexpr(),  # operands are cast once for all their readers
+        JoinEqual(),  # operands are cast once for all their readers
         FuseTransposes(),  # weights stay as they lie, instead of a copy a call
     ]
 

@@ -7,7 +7,8 @@
     r = reshape(fused(x, w), (b, s, h, d))
 
 FuseOps takes a reshape for an elementwise step.  In a kernel it would be an output of another rank,
-which no tile of a product is stored to as a whole; outside of it costs nothing.
+which no tile of a product is stored to as a whole; outside of it costs nothing.  Views of
+a parameter, or of another result, are copies where the model returns them.
 
 Needs: primitive functions (FuseOps).  Leaves: reshapes of their results, if these are floats.
 """
@@ -23,6 +24,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_hopper.dlight.reshapes import is_reshape
 
 from .flatten_batch import CALL_TIR
+from .mutator_passes import is_own, leaves, readers_of
+from .simplify_operands import RESHAPE
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_hopper.PeelViews")
@@ -35,10 +38,11 @@ class PeelViews:
         primitive = {gv: f for gv, f in functions if "Primitive" in (f.attrs or {})}
         peeled = {gv: _without_views(mod, f) for gv, f in primitive.items()}
         peeled = {gv: x for gv, x in peeled.items() if x is not None}
-        kept = {gv: f for gv, f in mod.functions_items() if gv not in peeled}
+        kept = {gv: f for gv, f in mod.functions_items() if isinstance(peeled.get(gv, 0), int)}
         rewriter = _PeeledCalls(tvm.IRModule(kept, attrs=mod.attrs), peeled)
         for gv, func in functions:
             if gv not in primitive:
+                rewriter.readers = readers_of(func)
                 rewriter.builder_.update_func(gv, rewriter.visit_expr(func))
         return rewriter.builder_.get()
 
@@ -82,7 +86,17 @@ class _PeeledCalls(PyExprMutator):  # type: ignore[misc]
 
     def __init__(self, mod: tvm.IRModule, peeled: dict[Any, relax.Function | int]) -> None:
         super().__init__(mod)
-        self.peeled, self.added = peeled, dict[Any, Any]()
+        self.mod, self.peeled, self.added = mod, peeled, dict[Any, Any]()
+        self.var, self.readers = None, dict[Any, list[Any]]()
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Note which variable a call computes."""
+        self.var = binding.var
+        super().visit_var_binding_(binding)
+
+    def _is_view(self, call: Any) -> bool:
+        named = isinstance(self.peeled.get(call.op), int) or call.op == RESHAPE
+        return named or _is_view(self.mod, call)
 
     def visit_call_(self, call: Any) -> Any:
         """Call a function without its views."""
@@ -91,7 +105,10 @@ class _PeeledCalls(PyExprMutator):  # type: ignore[misc]
             return call
         without = self.peeled[call.op]
         if isinstance(without, int):
-            return relax.op.reshape(call.args[without], list(call.ty.shape.values))
+            x, leaving = call.args[without], leaves(self.var, self.readers, self._is_view)
+            if leaving and not is_own(self, x, self._is_view):
+                return call
+            return relax.op.reshape(x, list(call.ty.shape.values))
         if call.op not in self.added:  # its type is another one
             self.added[call.op] = self.builder_.add_func(without, call.op.name_hint)
         made = self.builder_.emit(relax.Call(self.added[call.op], call.args))

@@ -71,11 +71,9 @@ class _Products(PyExprMutator):  # type: ignore[misc]
     def _operand(self, x: Any) -> StoredOperand:
         """Look behind what a product needs not have done to an operand."""
         here = StoredOperand(x, str(x.ty.dtype))
-        made = self.lookup_binding(x) if isinstance(x, relax.Var) else None
+        made = maker_of(self, x, PERMUTE, REPEAT, CAST, RESHAPE)
         shape = getattr(x.ty, "shape", None)
-        if not isinstance(made, relax.Call) or not isinstance(shape, relax.ShapeExpr):
-            return here
-        if made.op not in (PERMUTE, REPEAT, CAST, RESHAPE):
+        if made is None or not isinstance(shape, relax.ShapeExpr):
             return here
         inner = self._operand(made.args[0])
         inner = replace(inner, steps=inner.steps + 1)
@@ -128,9 +126,15 @@ def swapped(x: Any) -> Any:
 
 
 def maker_of(rewriter: Any, x: Any, *ops: Any) -> Any:
-    """Return the call of one of some operators that computes a variable; None for another value."""
+    """Return the call of one of some operators that computes a variable; None for another value.
+
+    What only another dataflow block may read is not in reach of this one.
+    """
     made = rewriter.lookup_binding(x) if isinstance(x, relax.Var) else None
-    return made if isinstance(made, relax.Call) and made.op in ops else None
+    if not isinstance(made, relax.Call) or made.op not in ops:
+        return None
+    is_inner = any(isinstance(y, relax.DataflowVar) for y in made.args)
+    return made if isinstance(x, relax.DataflowVar) or not is_inner else None
 
 
 def axes_of(transpose: Any) -> list[int]:

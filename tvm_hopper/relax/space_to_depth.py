@@ -8,7 +8,8 @@
 
 A convolution is a product of boxes of pixels, for each place of its window one, and a colour image
 fills a small part of what a box and an instruction have room for. Zeros make the window and the
-image whole multiples of the stride; the sum is the same.
+image whole multiples of the stride; the sum is the same of finite pixels. Those next to a window
+are multiplied by its zeros: infinite ones give NaN there.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class _Boxes(PyExprMutator):  # type: ignore[misc]
         steps = [int(n) for n in call.attrs.strides]
         if not _gains(call, steps):
             return call
-        self.changed = True
         pads = [int(n) for n in call.attrs.padding]
         outs = [int(n) for n in call.ty.shape.values[2:]]
         windows = [math.ceil(int(n) / s) for n, s in zip(w.ty.shape.values[2:], steps, strict=True)]
         counts = [out + n - 1 for out, n in zip(outs, windows, strict=True)]
+        if any(n * s <= pad for n, s, pad in zip(counts, steps, pads[:rank], strict=True)):
+            return call  # windows of zeros alone
+        self.changed = True
         images = self._boxed(x, pads[:rank], counts, steps)
         weight = self._boxed(w, [0] * rank, windows, steps)
         return CONVOLUTIONS[call.op](

@@ -15,6 +15,7 @@ from .specialize_warps_plan import ROLE_KEYS, RolePlan
 
 Loads = list[ir.SBlockRealize]
 Keep = Callable[[Loads, list[ir.Stmt], Any], tuple[list[Any], list[Any]]]
+Ending = tuple[Loads, list[ir.Stmt], Any]  # loads, the statements next to them, the last iteration
 
 
 def slot_of(load: ir.SBlockRealize) -> tuple[int, Any]:
@@ -29,7 +30,7 @@ def share(
     plan: RolePlan,
     is_producer: bool,
     around: Sequence[Loads] = (),
-    ending: Sequence[tuple[Loads, Any]] = (),
+    ending: Sequence[Ending] = (),
 ) -> ir.Stmt:
     """Return a role's share: what `keep` makes of the loads, and of the rest all or nothing.
 
@@ -63,8 +64,8 @@ def _places(
     loads: list[Loads],
     keep: Keep,
     is_producer: bool,
-    ending: Sequence[tuple[Loads, Any]],
-) -> tuple[list[list[Any]], list[list[Any]], list[list[Loads]], list[list[tuple[Loads, Any]]]]:
+    ending: Sequence[Ending],
+) -> tuple[list[list[Any]], list[list[Any]], list[list[Loads]], list[list[Ending]]]:
     """Return what goes before and behind each statement, and loads that are for one inside it.
 
     Of the latter come those first whose readers are all inside, then those whose last one is.
@@ -73,7 +74,7 @@ def _places(
     before: list[list[Any]] = [[] for _ in parts]
     behind: list[list[Any]] = [[] for _ in parts]
     inside: list[list[Loads]] = [[] for _ in parts]
-    end: list[list[tuple[Loads, Any]]] = [[] for _ in parts]
+    end: list[list[Ending]] = [[] for _ in parts]
     for together in loads:
         number = _number(parts, together[0])
         first, last = _readers(parts, number or 0, together)
@@ -83,18 +84,19 @@ def _places(
         when = None
         if not is_producer and _ends_in_loop(parts[last], together):
             k, extent = parts[last].loop_var, parts[last].extent
-            end[last].append((together, k.equal(parts[last].min + extent - ir.cast_like(1, k))))
+            final = parts[last].min + extent - ir.cast_like(1, k)
+            end[last].append((together, beside, k.equal(final)))  # as many arrive as behind it
             when = ir.simplify(extent < ir.cast_like(1, extent))
         here, after = keep(together, beside, when)
         after = after if when is None else [_uncounted(x) for x in after]
         before[number if is_producer and number is not None else first] += here
         behind[last] += after
-    for together, when in ending:
+    for together, outside, when in ending:
         _, last = _readers(parts, 0, together)
         if _holds_loads(parts[last]):
-            end[last].append((together, when))
+            end[last].append((together, outside, when))
         else:
-            behind[last] += keep(together, beside, when)[1]
+            behind[last] += keep(together, outside, when)[1]
     return before, behind, inside, end
 
 
@@ -163,7 +165,7 @@ def _share_inside(
     plan: RolePlan,
     is_producer: bool,
     around: Sequence[Loads],
-    ending: Sequence[tuple[Loads, Any]],
+    ending: Sequence[Ending],
 ) -> ir.Stmt:
     if isinstance(part, ir.For):
         body = share(part.body, keep, plan, is_producer, ending=ending)

@@ -234,7 +234,7 @@ row_sum: row_sum[vi] = row_sum[vi] + S[vi, vj]
 P: P[vi, vj] = f16(S[vi, vj])
 acc_rescale: acc[vi, vc] = acc[vi, vc] * rescale[vi]
 O: acc[vi, vc] = acc[vi, vc] + f32(P[vi, vj]) * f32(V_tile[vj, vc])
-out: out[vb, vh, ROW, vc] = f16(acc[vi, vc] / row_sum[vi])
+out: out[vb, vh, ROW, vc] = f16(acc[vi, vc] * (1.0 / row_sum[vi]))
 lse: lse[vb, vh, ROW] = row_max[vi] * 0.25 + T.log(row_sum[vi])
 """
 PLACES = {"ROW": "(vi0 * 2 + vi1) * 64 + vi", "KEY": "vj0 * 32 + vj"}

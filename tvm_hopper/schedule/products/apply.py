@@ -283,10 +283,12 @@ def _apply(
     problem = find_matmul(sch, block, known)
     problem = for_converted(sch, block, problem)
     epilogue = EpilogueTypes(output_dtypes(sch, block), operand_dtypes(sch, block))
-    check_outputs(problem, epilogue.outputs)
-    kernel = form_of_converted(problem, kernel, views, epilogue.outputs)
+    if problem.stored_bytes:
+        check_outputs(problem, epilogue.outputs)  # which the choice of a form has to know
+        kernel = form_of_converted(problem, kernel, views, epilogue.outputs)
     config = kernel.config
     check_operands(problem, config, views)
+    check_outputs(problem, epilogue.outputs)
     if epilogue.operands:
         config = in_rows(config, extents(problem, kernel)[0])
         kernel = replace(kernel, config=config)

@@ -111,7 +111,7 @@ def form_of_converted(
     - raises ScheduleError: something else was requested.
     """
     config = kernel.config
-    if not problem.stored_bytes or config.direct:
+    if config.direct:
         return kernel
     tiles = replace(kernel, config=by_rows_of_converted(problem, config))
     rows = problem.m.extent if kernel.rows is None else kernel.rows

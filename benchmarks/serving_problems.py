@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 DECODE, PREFILL, RAGGED = "decode", "prefill", "ragged"
-MOST_BYTES = 24e9  # of keys and values: PyTorch's lie beside ours, and a copy's beside both
+MOST_BYTES = 24e9  # of keys and values; PyTorch and the copy need as many again
 
 
 @dataclass(frozen=True)

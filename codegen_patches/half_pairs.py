@@ -38,7 +38,7 @@ _NIBBLES = {
     asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(c));
     return y;""",
 }
-# Of two nibbles 16 bits apart; `shift` is that of the lower one.
+# A pair of two nibbles that are 16 bits apart; `shift` is the place of the lower nibble.
 _APART = {
     "float16": """\
     unsigned int x = word >> (shift & 8u), y, magic = 0x64006400u, one = 0x2c002c00u, c;

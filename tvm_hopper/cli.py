@@ -39,9 +39,7 @@ def add_verify(commands: Any) -> None:
         "exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in the command line or a "
         "kernel that cannot be run"
     )
-    _add_kernel(parser)
-    parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
-    _number(parser, "--max-ctas", int, "N", "thread blocks to run at most", default=8)
+    _add_run(parser)
     _number(
         parser,
         "--budget",
@@ -75,9 +73,7 @@ def add_simulate(commands: Any) -> None:
         "numbers are random; exit code: 0 clean, 3 review, 4 incomplete, 5 error; 2 a mistake in "
         "the command line or a kernel that cannot be run"
     )
-    _add_kernel(parser)
-    parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
-    _number(parser, "--max-ctas", int, "N", "thread blocks to run at most", default=8)
+    _add_run(parser)
     parser.add_argument("--policy", default="on_wait", help="of asynchronous operations")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     _add_sizes(parser, "symbols of the kernel")
@@ -278,6 +274,12 @@ def _number(
     parser: argparse.ArgumentParser, name: str, kind: Any, unit: str, text: str, **default: Any
 ) -> None:
     parser.add_argument(name, type=_positive(kind), metavar=unit, help=text, **default)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_kernel(parser)
+    parser.add_argument("--entry", metavar="NAME", help="host function, if the module has several")
+    _number(parser, "--max-ctas", int, "N", "thread blocks to run at most", default=8)
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 An entry is a file: MAGIC, the SHA-256 of its data, the data. Its name is the hash of all that the
 data depends on. Processes share a folder without locks: a file is renamed to its name once it is
-whole, and one that is damaged counts as absent. What the disk refuses is computed as without a
+whole, and one that is damaged counts as absent. If the disk fails, builds go on without the
 cache; `python -m tvm_hopper doctor` says where the folder is and whether it can be written.
 
     TVM_HOPPER_CACHE=0            no cache

@@ -33,6 +33,13 @@ def test_the_kernel_loads_bytes_and_multiplies_from_registers():
     assert ir.dtype_of(copied.writes[0].source) == "int8"
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(4, 50), (20, 50), (100, 50), (20, 9)])
+def test_any_number_of_columns_has_a_tile(rows, columns):
+    """What the choice lists can be loaded: boxes hold whole atoms of the swizzle."""
+    with Target(H200):
+        hs.matmul(s_tir.Schedule(converted_weight(rows, columns, 512)), "C")
+
+
 @pytest.mark.parametrize(
     ("rows", "tile", "parts"),
     [(16, (256, 16, 128), [4]), (512, (128, 256, 64), [])],

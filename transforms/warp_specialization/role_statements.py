@@ -66,9 +66,11 @@ def _places(
     is_producer: bool,
     ending: Sequence[Ending],
 ) -> tuple[list[list[Any]], list[list[Any]], list[list[Loads]], list[list[Ending]]]:
-    """Return what goes before and behind each statement, and loads that are for one inside it.
+    """Return four lists with an entry for each statement.
 
-    Of the latter come those first whose readers are all inside, then those whose last one is.
+    - what goes before it, and what goes behind it
+    - loads before it whose readers are all inside of it
+    - loads before it of which only the last reader is inside of it
     """
     beside = [part for part in parts if not is_load(part)]
     before: list[list[Any]] = [[] for _ in parts]
@@ -85,7 +87,8 @@ def _places(
         if not is_producer and _ends_in_loop(parts[last], together):
             k, extent = parts[last].loop_var, parts[last].extent
             final = parts[last].min + extent - ir.cast_like(1, k)
-            end[last].append((together, beside, k.equal(final)))  # as many arrive as behind it
+            # `beside`: as many threads arrive inside of the loop as behind it.
+            end[last].append((together, beside, k.equal(final)))
             when = ir.simplify(extent < ir.cast_like(1, extent))
         here, after = keep(together, beside, when)
         after = after if when is None else [_uncounted(x) for x in after]
@@ -103,7 +106,7 @@ def _places(
 def _ends_in_loop(part: ir.Stmt, loads: list[ir.SBlockRealize]) -> bool:
     """Tell a loop over loads of its own whose last iteration is the last to read others' tiles.
 
-    What runs iterations late reads them behind the loop.
+    A late statement (SHIFT) reads them behind the loop, for the last iterations.
     """
     if not isinstance(part, ir.For) or not find_loads(part):
         return False

@@ -144,7 +144,7 @@ def _in_bounds(term: Any) -> Any:
 
 
 def _parts(node: Any) -> tuple[Any, Any, Any]:
-    """Return condition and both values of a choice; None of anything else."""
+    """Return the condition and both values of a choice, or three times None."""
     if isinstance(node, tirx.Select):
         return node.condition, node.true_value, node.false_value
     if ir.is_choice(node):

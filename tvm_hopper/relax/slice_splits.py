@@ -19,13 +19,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_hopper import ir
 
+from .elements_first import VIEWS
 from .mutator_passes import mutator_pass
-from .simplify_operands import CAST, PERMUTE, RESHAPE
+from .simplify_operands import CAST, PERMUTE
 from .to_half import ATTENTION, readers_of
 
 SPLIT = tvm.ir.Op.get("relax.split")
-VIEWS = [PERMUTE, RESHAPE, *map(tvm.ir.Op.get, ("relax.expand_dims", "relax.squeeze"))]
-READERS = [*ATTENTION, *VIEWS, CAST]
+READERS = [*ATTENTION, *VIEWS, PERMUTE, CAST]
 
 
 @mutator

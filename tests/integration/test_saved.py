@@ -18,6 +18,7 @@ from tvm import s_tir
 
 import tvm_hopper
 from tvm_hopper import HopperError, schedule as hs
+from tvm_hopper.cuda_build import runtime
 from tvm_hopper.saved import container, saving
 from tvm_hopper.testing import workloads
 
@@ -139,6 +140,12 @@ def test_damage_is_one_error_before_anything_runs(file, tmp_path, monkeypatch, n
         assert str(error.value).startswith(f"saved file {other}: found ")
         assert found in str(error.value)
         assert str(error.value).endswith("need one that tvm_hopper.save wrote; save it again")
+
+
+def test_a_machine_without_a_driver(file, monkeypatch):
+    monkeypatch.setattr(runtime, "ensure_alone", lambda: False)
+    with pytest.raises(HopperError, match=r"found no CUDA driver, .*; need all to load it"):
+        tvm_hopper.load(file)
 
 
 def test_a_file_that_is_not_there(tmp_path) -> None:
